@@ -25,9 +25,9 @@ class ControlServer::Connection : public std::enable_shared_from_this<Connection
       : socket_(std::move(socket)), server_(&server), id_(id) {}
 
   void read() {
-    socket_.async_read_some(asio::buffer(piece_), [self = shared_from_this()](const auto& error, std::size_t n) {
-      self->on_read(error, n);
-    });
+    socket_.async_read_some(
+        asio::buffer(piece_),
+        [self = shared_from_this()](const auto& error, std::size_t n) { self->on_read(error, n); });
   }
 
   void send(const ipc::Frame& frame) {
@@ -84,8 +84,9 @@ class ControlServer::Connection : public std::enable_shared_from_this<Connection
   }
 
   void write() {
-    asio::async_write(socket_, asio::buffer(outgoing_.front()),
-                      [self = shared_from_this()](const auto& error, std::size_t) { self->on_written(error); });
+    asio::async_write(
+        socket_, asio::buffer(outgoing_.front()),
+        [self = shared_from_this()](const auto& error, std::size_t) { self->on_written(error); });
   }
 
   void on_written(const boost::system::error_code& error) {
@@ -152,7 +153,8 @@ base::Status ControlServer::listen(const std::string& path) {
   if (!error) acceptor_.bind(endpoint, error);
   if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
   if (error) {
-    return base::fail(base::Code::kIo, fmt::format("cannot listen on {}: {}", path, error.message()), "agents");
+    return base::fail(base::Code::kIo, fmt::format("cannot listen on {}: {}", path, error.message()),
+                      "agents");
   }
   path_ = path;
   accept();

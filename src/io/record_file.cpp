@@ -54,7 +54,8 @@ base::Result<RecordScan> scan_records(std::span<const std::byte> bytes,
   if (bytes.empty()) return scan;
   if (bytes.size() < kRecordFileMagic.size() ||
       std::memcmp(bytes.data(), kRecordFileMagic.data(), kRecordFileMagic.size()) != 0) {
-    return base::fail(base::Code::kDataLoss, "this is no decision log: it does not begin with TRIMLOG1", "io");
+    return base::fail(base::Code::kDataLoss, "this is no decision log: it does not begin with TRIMLOG1",
+                      "io");
   }
   std::size_t at = kRecordFileMagic.size();
   while (bytes.size() - at >= kRecordHeaderBytes) {

@@ -13,8 +13,8 @@
 namespace trimtab::io {
 
 /// An append-only file of records: the magic "TRIMLOG1", then for each record a little-endian u32 length, the
-/// u64 XXH3 of length and payload, and the payload. A process that dies in the middle of a write leaves a torn
-/// tail, which the checksum finds; everything before it stays readable.
+/// u64 XXH3 of length and payload, and the payload. A process that dies in the middle of a write leaves a
+/// torn tail, which the checksum finds; everything before it stays readable.
 inline constexpr std::string_view kRecordFileMagic = "TRIMLOG1";
 inline constexpr std::size_t kRecordHeaderBytes = 12;
 inline constexpr std::size_t kRecordBytesMax = 16UL << 20;  // a longer length is damage, not a record

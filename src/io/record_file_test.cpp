@@ -15,6 +15,13 @@ std::vector<std::byte> bytes_of(std::string_view text) {
   return {view.begin(), view.end()};
 }
 
+/// Payloads by their text (a braced std::vector of one vector would copy it instead).
+std::vector<std::vector<std::byte>> list(std::initializer_list<std::string_view> texts) {
+  std::vector<std::vector<std::byte>> payloads;
+  for (const auto text : texts) payloads.push_back(bytes_of(text));
+  return payloads;
+}
+
 std::vector<std::byte> file_of(const std::vector<std::vector<std::byte>>& payloads) {
   std::vector<std::byte> file = bytes_of(kRecordFileMagic);
   for (const auto& payload : payloads) append_record(file, payload);
@@ -34,7 +41,8 @@ std::vector<std::vector<std::byte>> read_back(const std::string& path, RecordSca
   std::vector<std::vector<std::byte>> found;
   const auto bytes = read_file(path);
   EXPECT_TRUE(bytes);
-  const auto result = scan_records(*bytes, [&](auto payload) { found.emplace_back(payload.begin(), payload.end()); });
+  const auto result =
+      scan_records(*bytes, [&](auto payload) { found.emplace_back(payload.begin(), payload.end()); });
   EXPECT_TRUE(result);
   if (scan != nullptr) *scan = *result;
   return found;
@@ -84,18 +92,18 @@ TEST(RecordFile, AppendsAcrossReopening) {
     file->append(bytes_of(text));
     ASSERT_TRUE(file->flush());
   }
-  EXPECT_EQ(read_back(path), (std::vector{bytes_of("one"), bytes_of("two")}));
+  EXPECT_EQ(read_back(path), list({"one", "two"}));
 }
 
 TEST(RecordFile, CutsATornTailWhenReopenedAndGoesOn) {
   TemporaryFolder folder;
   const std::string path = folder.path + "/a.log";
-  auto bytes = file_of({bytes_of("kept"), bytes_of("torn away")});
+  auto bytes = file_of(list({"kept", "torn away"}));
   bytes.resize(bytes.size() - 3);
-  std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()),
-                                             static_cast<std::streamsize>(bytes.size()));
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   RecordScan scan;
-  EXPECT_EQ(read_back(path, &scan), std::vector{bytes_of("kept")});
+  EXPECT_EQ(read_back(path, &scan), list({"kept"}));
   EXPECT_EQ(scan.bytes_torn, kRecordHeaderBytes + 6);
   {
     auto file = RecordFile::open(path);
@@ -103,7 +111,7 @@ TEST(RecordFile, CutsATornTailWhenReopenedAndGoesOn) {
     EXPECT_EQ(file->torn_bytes_cut(), kRecordHeaderBytes + 6);
     file->append(bytes_of("after"));
   }
-  EXPECT_EQ(read_back(path, &scan), (std::vector{bytes_of("kept"), bytes_of("after")}));
+  EXPECT_EQ(read_back(path, &scan), list({"kept", "after"}));
   EXPECT_EQ(scan.bytes_torn, 0U);
 }
 
@@ -116,7 +124,7 @@ TEST(RecordFile, MovesAFileThatIsNoLogAside) {
     ASSERT_TRUE(file);
     file->append(bytes_of("x"));
   }
-  EXPECT_EQ(read_back(path), std::vector{bytes_of("x")});
+  EXPECT_EQ(read_back(path), list({"x"}));
   EXPECT_EQ(read_file(path + ".damaged").value(), bytes_of("somebody's notes"));
 }
 
