@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "kv_pool/pool_stats.h"
+#include "model/ids.h"
+
+namespace trimtab::kv_pool {
+
+using model::BlockKey;
+
+struct ClientOptions {
+  std::uint64_t block_bytes = 0;  // what the user expects; a pool of other blocks is refused. 0: any
+  base::Nanos timeout = base::Nanos{2'000'000'000};  // of one call; afterwards the pool counts as down
+};
+
+struct Match {
+  std::uint32_t blocks = 0;  // leading keys present
+  std::uint64_t epoch = 0;   // of the pool's index; grows with every change, also across restarts
+};
+
+/// A user's end of the pool; thread-safe, calls take turns. Every failure means "compute it yourself": after
+/// a timeout or a lost loader the calls fail at once (kUnavailable) for a while, so that a sick pool costs
+/// one timeout and not one per request, then it is dialled again; a restarted loader is found that way.
+class PoolClient {
+ public:
+  /// Waits up to `patience` for the loader to listen.
+  static base::Result<PoolClient> connect(const std::string& socket_path, base::Nanos patience,
+                                          ClientOptions options = {});
+  PoolClient(PoolClient&&) noexcept;
+  PoolClient& operator=(PoolClient&&) noexcept;
+  ~PoolClient();
+
+  /// Leading keys present, and renews their age. `counted` once per request (the entrypoint's question);
+  /// asking again for the same request passes false.
+  base::Result<Match> match(std::span<const BlockKey> keys, bool counted = true);
+  /// Copies the block into `destination` (exactly block_bytes) and verifies it. kNotFound: no longer there;
+  /// kDataLoss: damaged, and withdrawn; kResourceExhausted: the pool is too busy; kUnavailable.
+  base::Status get(BlockKey key, std::span<std::byte> destination);
+  /// Stores the block (exactly block_bytes): visible to all at once, durable soon. A block that is present
+  /// is skipped. `parent`, the key of the block before, keeps a chain's end evicted before its head.
+  base::Status put(BlockKey key, std::span<const std::byte> source, std::optional<BlockKey> parent = {});
+  /// Returns when all that was put before is durable; kIo when the pool has no working file tier.
+  base::Status flush(base::Nanos timeout = base::Nanos{30'000'000'000});
+  base::Result<PoolStats> stats();
+
+  std::uint64_t block_bytes() const;
+
+ private:
+  struct Impl;
+  explicit PoolClient(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace trimtab::kv_pool
