@@ -1,0 +1,121 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "policy/decode/rank_index.h"
+#include "policy/decode/types.h"
+
+namespace trimtab::policy {
+
+/// What the placer believes of every rank, from its own deeds: reservations and admissions count at once, and
+/// the placer carries every stream, so it sees each token and each end itself. Reports then only mend what it
+/// cannot see (load placed by others, ends it missed), by the difference between what the rank said and what
+/// this ledger believed the rank knew at that instant; a late report loses nothing that happened since. With
+/// this, stale reports stop costing balance (request study, 1.3: 97.6 of 97.7 points at reports every 128
+/// steps, against 66 to 92 without).
+///
+/// Memory: a request fits beside `c` others when kv + tokens + headroom * (c + 1) <= capacity. Blocks in use
+/// are also counted exactly, for pressure.
+class DecodeLedger {
+ public:
+  enum class Scope : std::uint8_t { kFleet, kGroup };  // one index over all ranks, or one per decode group
+
+  struct Totals {
+    std::int64_t kv = 0, running = 0, ranks = 0, speed_permille = 0;
+  };
+  struct Group {
+    model::EngineId engine;
+    Totals totals;  // of its open ranks
+    std::vector<std::unique_ptr<RankIndex>> kinds;
+  };
+  struct Request {
+    RequestId id;
+    TokenCount tokens, placed_tokens;
+    std::int32_t preemptions = 0;
+    bool running = false;  // false: reserved
+    Nanos admitted_at, confirmed_at;
+    std::uint32_t rank_slot = 0, position = 0;
+  };
+
+  DecodeLedger(Scope scope, std::int64_t headroom_tokens);
+
+  void add_rank(RankId rank, DecodeCapacity capacity);
+  std::vector<RequestId> remove_rank(RankId rank);
+  void set_open(RankId rank, bool open);
+
+  void reserve(RequestId id, RankId rank, TokenCount tokens, Nanos now, std::int32_t preemptions);
+  void admitted(RequestId id, RankId rank, TokenCount tokens, Nanos now);
+  void grew(RequestId id, std::int64_t n, Nanos now);
+  bool ended(RequestId id, Nanos now);
+  void report(const DecodeReport& report);
+
+  bool knows(RankId rank) const { return slots_.contains(rank); }
+  DecodeLoad load(RankId rank) const;
+  std::optional<RankId> where(RequestId id) const;
+  /// KV blocks that the rank can still give out, by this ledger's account; negative: over-committed.
+  std::int64_t free_blocks(RankId rank) const;
+  bool has_room(RankId rank, TokenCount tokens) const;
+  /// Could any known rank hold it, even an empty one?
+  bool could_ever_fit(TokenCount tokens) const;
+  /// The requests on a rank; their order means nothing.
+  std::vector<Request> requests(RankId rank) const;
+
+  const Totals& totals() const { return totals_; }
+  /// Groups in the order of their ids; with Scope::kFleet one group that holds all ranks.
+  const std::vector<Group>& groups() const { return groups_; }
+  /// All open ranks by id.
+  const std::vector<RankId>& open_ranks() const { return open_ranks_; }
+  std::size_t ranks_known() const { return slots_.size(); }
+  std::size_t requests_known() const { return requests_.size(); }
+  /// Running requests dropped because the rank no longer lists them: stream ends the placer missed.
+  std::int64_t ends_missed() const { return ends_missed_; }
+
+ private:
+  struct Ended {
+    RequestId id;
+    std::int64_t tokens = 0;
+    Nanos confirmed_at, ended_at;
+  };
+  struct Rank {
+    RankId id;
+    DecodeCapacity capacity;
+    bool used = false, open = false;
+    std::int64_t running = 0, kv = 0, blocks = 0;            // own
+    std::int64_t correction_running = 0, correction_kv = 0;  // from the last report
+    std::int64_t believed_running = 0, believed_kv = 0;      // their sum, never negative
+    std::vector<RequestId> requests;
+    std::vector<Ended> ended;  // since the last report's instant, confirmed ones only; bounded
+    Nanos reported_as_of{INT64_MIN};
+    RankIndex* index = nullptr;  // while open
+    std::uint32_t index_slot = 0;
+  };
+
+  Rank& rank_of(RankId rank);
+  const Rank& rank_of(RankId rank) const;
+  void book(RequestId id, Rank& rank, TokenCount tokens, std::int32_t preemptions);
+  void release(Request& request);
+  void refresh(Rank& rank);  // believed loads, totals and index after a change
+  void enter(Rank& rank);
+  void leave(Rank& rank);
+  Group& group_of(RankId rank);
+  void apply_listed(Rank& rank, const DecodeReport& report);
+  void apply_sums(Rank& rank, const DecodeReport& report);
+
+  Scope scope_;
+  std::int64_t headroom_;
+  std::map<RankId, std::uint32_t> slots_;
+  std::vector<Rank> ranks_;
+  std::vector<std::uint32_t> free_slots_;
+  std::unordered_map<RequestId, Request> requests_;  // looked up, never iterated
+  std::vector<Group> groups_;
+  std::vector<RankId> open_ranks_;
+  Totals totals_;
+  std::int64_t ends_missed_ = 0;
+};
+
+}  // namespace trimtab::policy

@@ -1,0 +1,133 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/units.h"
+#include "model/cluster_config.h"
+#include "model/ids.h"
+
+/// The values of decode placement: what the placer is told, what it answers, and why.
+namespace trimtab::policy {
+
+using base::Nanos;
+using base::TokenCount;
+using model::RankId;
+using model::RequestId;
+
+/// Who yields when a decode rank runs out of memory. Any victim resumes from the pool, which has all its full
+/// blocks, so the price of every rule is moving the victim's KV and one client's stall.
+enum class VictimRule : std::uint8_t {
+  kBestFit,        // the smallest request that frees enough; see DecodePolicy::choose_victim
+  kLongestOutput,  // the request that has generated most, as DeepInfer does
+};
+
+struct DecodeConfig {
+  std::string policy = "waterline";  // a name of decode_policy_names()
+  /// Waterline: how many mean requests above the mean KV a rank may end up, in thousandths (2.4 by default).
+  std::int64_t slack_permille = 2'400;
+  /// DualPath: the line is this many hundredths of the mean KV.
+  std::int64_t relax_percent = 105;
+  /// Kept free beyond the tokens of each request, of those running too: growth, and the unused part of the
+  /// last block (so at least kBlockTokens - 1, or admission could promise blocks that do not exist).
+  std::int64_t headroom_tokens = 128;
+  /// Waterline: hold a request rather than lift a rank above this many thousandths of the long-run mean KV of
+  /// a full rank. 0 switches the ceiling off: it pays only where preemption is cheap.
+  std::int64_t ceiling_permille = 0;
+  /// The ceiling holds nobody longer than this.
+  Nanos hold_max{200'000'000};
+  VictimRule victim = VictimRule::kBestFit;
+};
+
+/// The placement part of one cluster's configuration.
+DecodeConfig decode_config(const model::DecodeConfig& config);
+
+/// What one decode rank can hold. Ranks of one kind (equal in all three) share an index.
+struct DecodeCapacity {
+  TokenCount kv;                       // of its blocks, below 2^30
+  std::int64_t max_running = 32;       // captured batch size; 1 ... 65,535
+  std::int64_t speed_permille = 1000;  // of the nominal rank; loads are compared divided by it
+  constexpr auto operator<=>(const DecodeCapacity&) const = default;
+};
+
+/// Both dimensions of a rank: what MoE and linear layers feel, and what attention feels. Reservations count.
+struct DecodeLoad {
+  RankId rank;
+  std::int64_t running = 0;
+  TokenCount kv;
+  constexpr bool operator==(const DecodeLoad&) const = default;
+};
+
+/// A rank's own word, used to correct the placer's accounting, never to replace it.
+struct DecodeReport {
+  struct Running {
+    RequestId id;
+    TokenCount tokens;
+  };
+  RankId rank;
+  std::int64_t running = 0;
+  TokenCount kv;
+  /// With `listed`, the running requests one by one (and `running`, `kv` are their sums).
+  bool listed = false;
+  std::vector<Running> requests;
+  /// The instant, on the placer's clock, at which this was true: receipt less age. Older reports than the
+  /// last one of the rank are ignored.
+  Nanos as_of;
+};
+
+struct DecodeRequest {
+  RequestId id;
+  TokenCount tokens;  // KV at hand-over: prompt and what was generated already
+  /// The other requests waiting for a place in this moment: they raise the line as they will raise the load.
+  TokenCount queued_tokens{0};
+  /// Since when it waits for a place; bounds a hold.
+  Nanos waiting_since;
+};
+
+enum class DecodeRule : std::uint8_t {
+  kFewestBelowLine,  // among the ranks that stay under the line, the fewest running
+  kLeastKv,          // no rank stays under it (or the policy looks at KV only)
+  kFewest,           // fewest running, one dimension only
+  kNextInTurn,       // round robin
+  kHeldByCeiling,    // waiting beats lifting a rank above the ceiling; ask again after the next change
+  kHeldNoRoom,       // every rank is full: wait for an end
+  kNeverFits,        // no rank could hold it even empty: refuse it
+  kNoRanks,          // no decode rank is known
+};
+std::string_view name(DecodeRule rule);
+
+/// The numbers that led to a decision. Loads are those before the request is placed.
+struct DecodeReason {
+  DecodeRule rule = DecodeRule::kNoRanks;
+  std::optional<DecodeLoad> winner;
+  std::optional<DecodeLoad> runner_up;  // what would have been chosen without the winner, by the same rule
+  TokenCount waterline;                 // KV (request included) up to which a nominal rank counts; 0: none
+  TokenCount mean_kv;                   // per nominal rank, the waiting requests included
+  TokenCount ceiling;                   // 0: none
+  std::int64_t fitting = 0;             // ranks that have room and stay under the line
+  std::int64_t ranks = 0;               // all that are known
+};
+
+struct DecodeDecision {
+  std::optional<RankId> rank;  // none: held or refused
+  bool hold = false;           // no place now, but one may come: keep it queued
+  DecodeReason reason;
+};
+
+/// One line for logs: "g1r3: fewest running (7, KV 81,000) of 12 ranks under 98,304; next g0r2 (8, 70,100)".
+std::string describe(const DecodeDecision& decision);
+
+/// Who yields on a rank, and the numbers behind it.
+struct DecodeVictim {
+  RequestId id;
+  TokenCount tokens;        // its KV
+  TokenCount generated;     // since it was placed
+  TokenCount wanted;        // what should have become free
+  std::int64_t others = 0;  // requests that were considered beside it
+  std::int64_t preempted_before = 0;
+};
+
+}  // namespace trimtab::policy
