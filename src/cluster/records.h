@@ -120,13 +120,12 @@ struct DecodeRecord {
   std::optional<RankLoad> runner_up;
   std::string policy;
   TokenCount request_kv, reserve;
-  double waterline_tokens = 0, mean_tokens = 0, ceiling_tokens = 0;
+  TokenCount waterline, mean, ceiling;  // thresholds on KV; 0: none
   std::uint32_t candidates = 0;
   std::string reason;
   template <class A>
   void visit(A& a) {
-    a(winner, runner_up, policy, request_kv, reserve, waterline_tokens, mean_tokens, ceiling_tokens,
-      candidates, reason);
+    a(winner, runner_up, policy, request_kv, reserve, waterline, mean, ceiling, candidates, reason);
   }
 };
 
