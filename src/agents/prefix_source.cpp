@@ -1,0 +1,42 @@
+#include "agents/prefix_source.h"
+
+#include <utility>
+
+namespace trimtab::agents {
+
+using base::operator""_s;
+
+PoolPrefixSource::PoolPrefixSource(std::string socket_path, const base::Clock& clock, base::Nanos timeout)
+    : socket_path_(std::move(socket_path)), clock_(clock), timeout_(timeout) {}
+
+kv_pool::PoolClient* PoolPrefixSource::client() {
+  if (client_) return &*client_;
+  const base::Nanos now = clock_.now();
+  if (dialled_ && now - *dialled_ < 1_s) return nullptr;
+  dialled_ = now;
+  kv_pool::ClientOptions options;
+  options.timeout = timeout_;
+  auto connected = kv_pool::PoolClient::connect(socket_path_, base::Nanos{0}, options);
+  if (!connected) return nullptr;
+  client_.emplace(std::move(*connected));
+  return &*client_;
+}
+
+base::Result<std::uint32_t> PoolPrefixSource::match(std::span<const model::BlockKey> keys, bool counted) {
+  kv_pool::PoolClient* pool = client();
+  if (pool == nullptr) {
+    return base::fail(base::Code::kUnavailable, "the KV pool at " + socket_path_ + " does not answer",
+                      "agents");
+  }
+  return pool->match(keys, counted).map([](const kv_pool::Match& match) { return match.blocks; });
+}
+
+std::optional<kv_pool::PoolStats> PoolPrefixSource::stats() {
+  kv_pool::PoolClient* pool = client();
+  if (pool == nullptr) return std::nullopt;
+  auto stats = pool->stats();
+  if (!stats) return std::nullopt;
+  return *stats;
+}
+
+}  // namespace trimtab::agents

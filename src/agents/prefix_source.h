@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/units.h"
+#include "kv_pool/pool_client.h"
+#include "kv_pool/pool_stats.h"
+#include "model/ids.h"
+
+namespace trimtab::agents {
+
+/// Where the entrypoint asks how much of a prompt is cached.
+class PrefixSource {
+ public:
+  virtual ~PrefixSource() = default;
+  /// Leading keys that are present. `counted`: a request's first question. An error is treated as a miss.
+  virtual base::Result<std::uint32_t> match(std::span<const model::BlockKey> keys, bool counted) = 0;
+  /// Nothing when the pool does not answer.
+  virtual std::optional<kv_pool::PoolStats> stats() = 0;
+};
+
+/// The embedded pool. The question is asked on the host's one thread, so it may only take `timeout`: a hung
+/// pool costs one such wait and then none until it is dialled again (PoolClient's rule).
+class PoolPrefixSource final : public PrefixSource {
+ public:
+  PoolPrefixSource(std::string socket_path, const base::Clock& clock, base::Nanos timeout);
+  base::Result<std::uint32_t> match(std::span<const model::BlockKey> keys, bool counted) override;
+  std::optional<kv_pool::PoolStats> stats() override;
+
+ private:
+  /// The client; dials when there is none, at most once a second.
+  kv_pool::PoolClient* client();
+  std::string socket_path_;
+  const base::Clock& clock_;
+  base::Nanos timeout_;
+  std::optional<base::Nanos> dialled_;
+  std::optional<kv_pool::PoolClient> client_;
+};
+
+}  // namespace trimtab::agents
