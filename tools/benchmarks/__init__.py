@@ -1,0 +1,1 @@
+"""The benchmarks behind ./bench: each prints its figures beside their goals and peers, as a table or as JSON."""

@@ -1,0 +1,61 @@
+"""Results of a benchmark: one dict per figure, and how they are printed."""
+import json
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+BENCH_DIR = ROOT / 'build/release/bench'
+
+
+def result(name, value, unit, goal=None, lower_is_better=True, peer=None, peer_value=None):
+    """One figure. `goal` is the bound that it must meet; `peer_value` is what a named peer or physical limit did in the same run."""
+    met = None if goal is None else (value <= goal if lower_is_better else value >= goal)
+    ratio = None if not peer_value else value / peer_value
+    return {'name': name, 'value': value, 'unit': unit, 'goal': goal, 'peer': peer, 'peer_value': peer_value, 'ratio': ratio, 'met': met}
+
+
+def machine():
+    model = next((line.split(':', 1)[1].strip() for line in open('/proc/cpuinfo') if line.startswith('model name')), platform.machine())
+    return {'cpu': model, 'cores': os.cpu_count(), 'system': platform.platform()}
+
+
+def google_benchmark(executable, name_filter='.', trace=None):
+    """Runs a Google Benchmark program; returns {name: median of CPU ns per iteration} and {name: its counters}."""
+    path = BENCH_DIR / executable
+    environment = dict(os.environ, TRIMTAB_TRACE=trace or '')
+    out = subprocess.run([path, '--benchmark_format=json', f'--benchmark_filter={name_filter}', '--benchmark_repetitions=5',
+                          '--benchmark_min_time=0.1'], check=True, capture_output=True, text=True, cwd=ROOT, env=environment).stdout
+    times, counters = {}, {}
+    for run in json.loads(out)['benchmarks']:
+        if run.get('run_type') == 'aggregate':
+            continue
+        scale = {'ns': 1, 'us': 1e3, 'ms': 1e6, 's': 1e9}[run['time_unit']]
+        times.setdefault(run['run_name'], []).append(run['cpu_time'] * scale)
+        standard = {'cpu_time', 'real_time', 'iterations', 'threads', 'repetitions', 'repetition_index', 'family_index',
+                    'per_family_instance_index'}
+        for key, value in run.items():
+            if key not in standard and isinstance(value, (int, float)):
+                counters.setdefault(run['run_name'], {}).setdefault(key, []).append(value)
+    return ({name: statistics.median(values) for name, values in times.items()},
+            {name: {key: statistics.median(values) for key, values in table.items()} for name, table in counters.items()})
+
+
+def figure(value):
+    if value is None:
+        return ''
+    return f'{value:,.0f}' if abs(value) >= 1000 else f'{value:.3g}'
+
+
+def print_table(report):
+    rows = [('figure', 'value', 'unit', 'goal', 'met', 'peer', 'peer value', 'ratio')]
+    for item in report['results']:
+        met = {None: '', True: 'yes', False: 'NO'}[item['met']]
+        rows.append((item['name'], figure(item['value']), item['unit'], figure(item['goal']), met, item['peer'] or '',
+                     figure(item['peer_value']), figure(item['ratio'])))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    print(f"{report['bench']} on {report['machine']['cores']} x {report['machine']['cpu']}")
+    for row in rows:
+        print('  '.join(cell.ljust(width) if i in (0, 2, 5) else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))).rstrip())
