@@ -38,7 +38,8 @@ RequestParser::Step failed(boost::system::error_code error, std::size_t consumed
 RequestParser::RequestParser(std::size_t header_bytes_max, std::uint64_t body_bytes_max)
     : impl_(std::make_unique<Impl>()) {
   impl_->parser.header_limit(static_cast<std::uint32_t>(header_bytes_max));
-  impl_->parser.body_limit(body_bytes_max);
+  // Only once the head is known, so that a refusal can be worded for its path.
+  impl_->parser.body_limit(boost::none);
   impl_->body_bytes_max = body_bytes_max;
 }
 RequestParser::~RequestParser() = default;
@@ -47,6 +48,8 @@ RequestParser& RequestParser::operator=(RequestParser&&) noexcept = default;
 
 RequestParser::Step RequestParser::feed(std::string_view bytes) {
   Step step;
+  if (impl_->head_seen && impl_->parser.content_length().value_or(0) > impl_->body_bytes_max)
+    return failed(http::error::body_limit, 0);
   while (step.consumed < bytes.size() && !impl_->parser.is_done()) {
     boost::system::error_code error;
     const auto rest = bytes.substr(step.consumed);
@@ -57,8 +60,7 @@ RequestParser::Step RequestParser::feed(std::string_view bytes) {
       impl_->head_seen = true;
       // From here on body pieces are taken in one go; until now the parser stopped after the head.
       impl_->parser.eager(true);
-      if (impl_->parser.content_length().value_or(0) > impl_->body_bytes_max)
-        return failed(http::error::body_limit, step.consumed);
+      impl_->parser.body_limit(impl_->body_bytes_max);
       step.event = Event::kHead;
       return step;
     }

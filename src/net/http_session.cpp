@@ -185,6 +185,8 @@ bool Session::on_head() {
     send_refusal(*refusal, parser_->has_body());
     return false;
   }
+  if (head_.content_length.value_or(0) > context_->options.body_bytes_max)
+    return true;  // the parser refuses it
   if (!account_body()) return false;
   if (parser_->has_body() && parser_->expects_continue() && begin_ == end_) {
     out_ += "HTTP/1.1 100 Continue\r\n\r\n";
