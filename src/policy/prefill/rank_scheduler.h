@@ -1,0 +1,104 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+#include "model/cluster_config.h"
+#include "model/request.h"
+#include "policy/cost/cost_model.h"
+
+namespace trimtab::policy {
+
+struct RankConfig {
+  base::Nanos step_budget{300'000'000};  // compute_quota_limit
+  base::TokenCount chunk_tokens_max{32'768};
+  base::TokenCount chunk_tokens_min{128};
+  /// A vote never falls below this share of the cap, or one slow step would starve the whole group.
+  double vote_floor_ratio = 0.25;
+
+  static RankConfig from(const model::PrefillConfig& config);
+};
+
+/// A request that was given to this rank.
+struct RankRequest {
+  model::RequestId id;
+  base::TokenCount prompt;
+  base::TokenCount computed;               // c: the hit at first
+  base::Nanos batch_cap = base::kForever;  // its tier's cap on one batch's quota
+  std::vector<model::ImageSpan> images;    // ascending
+  base::TokenCount ready{INT64_MAX};       // tokens from here on wait for an image's embeddings
+};
+
+struct Vote {
+  base::Nanos vote;
+  base::Nanos cap;      // the step budget, or the largest batch cap of the waiting requests if that is less
+  base::Nanos overrun;  // how far this rank's steps are beyond their budgets
+  bool idle = false;
+};
+std::string to_string(const Vote& vote);
+
+struct PlannedChunk {
+  model::RequestId id;
+  base::TokenCount tokens;    // q
+  base::TokenCount computed;  // c, before
+  base::Nanos predicted;      // in the quota's scope
+  ChunkReason reason = ChunkReason::kBudget;
+};
+
+struct StepPlan {
+  std::vector<PlannedChunk> chunks;  // empty: an empty batch
+  base::Nanos budget;                // what the group agreed on
+  base::Nanos predicted;             // in the quota's scope, the step's fixed part included
+  base::Nanos predicted_whole;       // of the whole step, whatever the scope
+};
+std::string to_string(const StepPlan& plan);
+
+/// Level 4 of prefill balancing, inside one rank: FIFO, cut into chunks that fill the step's budget.
+///
+///   vote() -> all-reduce MIN over the group -> plan(budget) -> compute the chunks -> done(plan, actual)
+///
+/// An idle rank votes its cap, a loaded rank its cap less its own overrun and never its backlog: a vote that
+/// fell with the backlog would shrink everyone's steps just when there is work. The group takes the MIN, so
+/// that its ranks finish together and no rank whose prediction is off overruns alone. Source: system facts,
+/// section 3; DualPath's intra-engine scheduler (arXiv 2602.21548), with a closed form in place of its binary
+/// search. Cost: one solve per request touched, in a step of milliseconds. Weakness: MIN costs mean TTFT what
+/// one slow rank needs (a MEAN budget recovers half in the study of public traces); FIFO lets a long prompt
+/// hold the ones behind.
+class RankScheduler {
+ public:
+  RankScheduler(const RankConfig& config, CostModel cost);
+
+  /// `computed` < `prompt`; the id must be new.
+  void add(RankRequest request);
+  /// Tokens before `ready` can be computed now (embeddings arrived). False when the request is not here.
+  bool set_ready(model::RequestId id, base::TokenCount ready);
+  bool remove(model::RequestId id);
+
+  Vote vote() const;
+  /// Chunks in FIFO order under the group's budget, at most `chunk_tokens_max` tokens together. Changes
+  /// nothing. Requests whose next token is not ready keep their place and are passed over.
+  StepPlan plan(base::Nanos budget) const;
+  /// The plan was computed; `actual` is the time of the whole step on this rank, without waiting for its
+  /// peers. Requests removed meanwhile are ignored. Returns those whose prompt is complete; they are
+  /// forgotten.
+  std::vector<model::RequestId> done(const StepPlan& plan, base::Nanos actual);
+
+  std::size_t waiting() const { return requests_.size(); }
+  /// Predicted quota of all that waits here.
+  base::Nanos waiting_quota() const;
+  const CostModel& cost() const { return cost_; }
+
+ private:
+  base::Nanos cap() const;
+  RankRequest* find(model::RequestId id);
+
+  RankConfig config_;
+  CostModel cost_;
+  std::deque<RankRequest> requests_;
+  base::Nanos overrun_;
+};
+
+}  // namespace trimtab::policy
