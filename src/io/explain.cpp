@@ -1,0 +1,193 @@
+#include "io/explain.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <ostream>
+
+#include "cluster/journey.h"
+#include "io/record_json.h"
+
+namespace trimtab::io {
+
+using nlohmann::json;
+
+namespace {
+
+/// The entries of a request sorted by kind.
+struct Parts {
+  cluster::Journey journey;
+  std::vector<const cluster::Record*> records;
+  std::vector<const TokenEntry*> tokens;
+  std::vector<const ImageEntry*> images;
+  std::uint32_t stored_blocks = 0, handed_blocks = 0;
+  std::int64_t submitted_unix_ns = 0;
+  std::optional<Nanos> start;
+
+  explicit Parts(const LoggedRequest& request) {
+    journey.id = request.id;
+    for (const Entry& entry : request.entries) {
+      if (!start) start = entry.at();
+      std::visit([this](const auto& e) { take(e); }, entry.body);
+    }
+  }
+  Nanos since_start(Nanos at) const { return at - start.value_or(at); }
+
+ private:
+  void take(const cluster::Record& record) {
+    cluster::observe(journey, record);
+    records.push_back(&record);
+  }
+  void take(const NameEntry& name) { submitted_unix_ns = name.unix_ns; }
+  void take(const TokenEntry& token) { tokens.push_back(&token); }
+  void take(const ImageEntry& image) { images.push_back(&image); }
+  void take(const BlocksEntry& blocks) {
+    stored_blocks += blocks.stored;
+    handed_blocks += blocks.handed;
+  }
+};
+
+/// Mean time from the first token to the last, per token after the first.
+std::optional<Nanos> time_per_token(const Parts& parts) {
+  if (parts.tokens.size() < 2) return std::nullopt;
+  return (parts.tokens.back()->at - parts.tokens.front()->at) /
+         static_cast<std::int64_t>(parts.tokens.size() - 1);
+}
+
+const char* state_name(const cluster::Journey& journey) {
+  if (journey.finished) return "finished";
+  if (journey.failed) return "failed";
+  return journey.cancelled ? "cancelled" : "running";
+}
+
+json summary_of(const Parts& parts) {
+  const cluster::Journey& journey = parts.journey;
+  json summary;
+  std::int64_t computed = 0;
+  std::uint32_t redos = 0;
+  json tier;
+  for (const cluster::JourneyPass& pass : journey.passes) {
+    if (pass.prefill) computed += pass.prefill->computed.value;
+    if (pass.requeue) redos = pass.requeue->redos;
+    if (pass.queue) tier = pass.queue->tier.value;
+  }
+  summary["prompt_tokens"] = journey.submitted ? json(journey.submitted->prompt.value) : json();
+  summary["hit_tokens"] = journey.passes.empty() ? json() : json(journey.passes.front().match.hit.value);
+  summary["computed_tokens"] = computed;
+  summary["output_tokens"] = parts.tokens.size();
+  summary["tier"] = tier;
+  summary["queue_ms"] = millis_json(journey.queue_time());
+  summary["quota_predicted_ms"] = millis_json(journey.quota_predicted());
+  summary["quota_spent_ms"] = millis_json(journey.quota_spent());
+  summary["ttft_ms"] =
+      parts.tokens.empty() ? json() : millis_json(parts.since_start(parts.tokens.front()->at));
+  const auto per_token = time_per_token(parts);
+  summary["tpot_ms"] = per_token ? millis_json(*per_token) : json();
+  summary["total_ms"] = journey.ended() ? millis_json(parts.since_start(journey.ended_at)) : json();
+  summary["passes"] = journey.passes.size();
+  summary["redos"] = redos;
+  summary["stored_blocks"] = parts.stored_blocks;
+  summary["handed_blocks"] = parts.handed_blocks;
+  return summary;
+}
+
+json image_json(const ImageEntry& image) {
+  return {{"image", image.image},
+          {"rows", image.rows},
+          {"text_tokens", image.text_tokens},
+          {"truncated_tokens", image.truncated_tokens},
+          {"token_ids", image.token_ids}};
+}
+
+std::string hexadecimal(std::uint64_t value) { return fmt::format("{:016x}", value); }
+
+void write_tokens(std::string& text, const Parts& parts) {
+  auto out = std::back_inserter(text);
+  for (const ImageEntry* image : parts.images) {
+    fmt::format_to(out, "  image {}: {} rows, {} tokens of text found, {} cut off\n", image->image,
+                   image->rows, image->text_tokens, image->truncated_tokens);
+  }
+  fmt::format_to(out, "  blocks: {} stored in the pool by prefill, {} handed over to decode\n",
+                 parts.stored_blocks, parts.handed_blocks);
+  if (const auto per_token = time_per_token(parts))
+    fmt::format_to(out, "  time per output token {:.3f} ms\n", base::to_millis(*per_token));
+  fmt::format_to(out, "  {} tokens (at ms, id, checksum of the logits row, drawn by, step)\n",
+                 parts.tokens.size());
+  for (const TokenEntry* token : parts.tokens) {
+    fmt::format_to(out, "  {:>12.3f}  {:>6} {} {} {}/{} step {}\n",
+                   base::to_millis(parts.since_start(token->at)), token->token,
+                   hexadecimal(token->logits_checksum),
+                   token->from.role == model::Role::kDecode ? "decode" : "prefill", token->from.engine.value,
+                   token->from.rank, token->step);
+  }
+}
+
+}  // namespace
+
+std::string explain_text(const LoggedRequest& request) {
+  const Parts parts(request);
+  std::string text = request.name.empty() ? std::string() : request.name + ", ";
+  text += cluster::explain(parts.journey);
+  write_tokens(text, parts);
+  if (request.scan.bytes_torn > 0) {
+    fmt::format_to(std::back_inserter(text),
+                   "  note: the log ends in {} torn bytes (a writer died, or is writing now)\n",
+                   request.scan.bytes_torn);
+  }
+  if (request.scan.undecodable > 0) {
+    fmt::format_to(std::back_inserter(text),
+                   "  note: {} records of the log were written by another version\n",
+                   request.scan.undecodable);
+  }
+  return text;
+}
+
+std::string explain_json(const LoggedRequest& request) {
+  const Parts parts(request);
+  json root;
+  root["id"] = request.id.value;
+  root["name"] = request.name;
+  root["submitted_unix_ns"] = parts.submitted_unix_ns;
+  root["state"] = state_name(parts.journey);
+  root["summary"] = summary_of(parts);
+  root["events"] = json::array();
+  for (const cluster::Record* record : parts.records) {
+    json event = fields_of(*record);
+    event["at_ms"] = millis_json(parts.since_start(record->at));
+    event["kind"] = cluster::kind(*record);
+    event["text"] = cluster::describe(*record);
+    root["events"].push_back(std::move(event));
+  }
+  root["tokens"] = json::array();
+  root["checksums"] = json::array();
+  root["token_at_ms"] = json::array();
+  for (const TokenEntry* token : parts.tokens) {
+    root["tokens"].push_back(token->token);
+    root["checksums"].push_back(hexadecimal(token->logits_checksum));
+    root["token_at_ms"].push_back(millis_json(parts.since_start(token->at)));
+  }
+  root["images"] = json::array();
+  for (const ImageEntry* image : parts.images) root["images"].push_back(image_json(*image));
+  // Reasons may quote what a client sent: never fail on its bytes.
+  return root.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+int explain_command(const std::string& directory, const std::string& name_or_id, bool as_json,
+                    std::ostream& out, std::ostream& errors) {
+  const auto found = find_request(directory, name_or_id);
+  if (!found) {
+    errors << found.error().message << '\n';
+    return 1;
+  }
+  if (!*found) {
+    errors << fmt::format(
+        "no request {} in the decision log of {}: it is older than the log keeps, was not sampled, or never "
+        "came; ids look like msg_..., chatcmpl-... or a number\n",
+        name_or_id, directory);
+    return 1;
+  }
+  out << (as_json ? explain_json(**found) + "\n" : explain_text(**found));
+  return 0;
+}
+
+}  // namespace trimtab::io
