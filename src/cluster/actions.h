@@ -32,6 +32,30 @@ struct Accept {
   }
 };
 
+/// A pull was served: this rank will get the request, `quota` and `blocks` of its offer are spent. Nothing to
+/// send yet: StartPrefill follows, at once or when the request's decode place is reserved; or Revoke.
+struct Grant {
+  RequestId id;
+  RankId rank;
+  TokenCount tokens, hit;
+  Nanos quota;  // predicted, for the whole rest
+  std::int64_t blocks = 0;
+  template <class A>
+  void visit(A& a) {
+    a(id, rank, tokens, hit, quota, blocks);
+  }
+};
+
+/// A granted request that was not started will not come.
+struct Revoke {
+  RequestId id;
+  RankId rank;
+  template <class A>
+  void visit(A& a) {
+    a(id, rank);
+  }
+};
+
 /// wire::PrefillStart to this rank: tokens = prompt + generated so far, of which `hit` come from the pool.
 struct StartPrefill {
   RequestId id;
@@ -109,7 +133,8 @@ struct StartDecode {
   }
 };
 
-/// wire::Abort; answered by Released.
+/// wire::Abort. The place answers each Abort by exactly one Released, even when it does not know the request
+/// (any more).
 struct Abort {
   RequestId id;
   Place place;
@@ -168,7 +193,8 @@ struct SetTimer {
   }
 };
 
-using Action = std::variant<Match, Accept, StartPrefill, StartEncode, SendEmbeddings, DropEmbeddings, Reserve,
-                            SendTarget, StartDecode, Abort, Deliver, Finish, Fail, Log, SetTimer>;
+using Action =
+    std::variant<Match, Accept, Grant, Revoke, StartPrefill, StartEncode, SendEmbeddings, DropEmbeddings,
+                 Reserve, SendTarget, StartDecode, Abort, Deliver, Finish, Fail, Log, SetTimer>;
 
 }  // namespace trimtab::cluster
