@@ -26,6 +26,7 @@ struct AttentionTerm {
   std::int64_t ratio = 1;
   std::int64_t cap = 0;
   bool round_up = false;
+  bool windowed = false;  // compact mode, consumer terms: keys before the kept rows are not there to be seen
 };
 
 /// The exact FLOPs form of DeepSeek-V4.1 (public engine facts, section 3), in FP8-equivalent FLOPs, over an
