@@ -1,0 +1,51 @@
+#include "engine/kv_arena.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+
+namespace trimtab::engine {
+
+base::Result<KvArena> KvArena::create(const std::string& path, const LlamaShape& shape,
+                                      std::uint32_t blocks) {
+  if (blocks == 0)
+    return base::fail(base::Code::kInvalidArgument, "kv_blocks is 0: a rank needs at least one", "engine");
+  auto segment = ipc::Segment::create(path, shape.kv_block_bytes() * blocks);
+  if (!segment) return tl::unexpected(segment.error());
+  KvArena arena;
+  arena.segment_ = std::move(*segment);
+  arena.block_bytes_ = shape.kv_block_bytes();
+  arena.kv_heads_ = shape.kv_heads;
+  arena.blocks_ = blocks;
+  return arena;
+}
+
+base::Result<KvArena> KvArena::create_private(const LlamaShape& shape, std::uint32_t blocks) {
+  static std::atomic<std::uint32_t> serial{0};
+  const std::string path = fmt::format("/dev/shm/trimtab-private-{}-{}", getpid(), serial.fetch_add(1));
+  auto arena = create(path, shape, blocks);
+  ipc::Segment::remove(path);
+  return arena;
+}
+
+base::Result<KvArena> KvArena::open(const std::string& path, const LlamaShape& shape) {
+  auto segment = ipc::Segment::open(path);
+  if (!segment) return tl::unexpected(segment.error());
+  const std::size_t block_bytes = shape.kv_block_bytes();
+  if (segment->size() == 0 || segment->size() % block_bytes != 0) {
+    return base::fail(base::Code::kDataLoss,
+                      fmt::format("{} has {} bytes, no whole number of KV blocks of {}: it belongs to another "
+                                  "model",
+                                  path, segment->size(), block_bytes),
+                      "engine");
+  }
+  KvArena arena;
+  arena.blocks_ = static_cast<std::uint32_t>(segment->size() / block_bytes);
+  arena.segment_ = std::move(*segment);
+  arena.block_bytes_ = block_bytes;
+  arena.kv_heads_ = shape.kv_heads;
+  return arena;
+}
+
+}  // namespace trimtab::engine

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "engine/kernels.h"
+#include "gguf/gguf_file.h"
+
+namespace trimtab::engine {
+
+/// Sizes of a Llama model (grouped-query attention, rotary positions, gated feed-forward).
+struct LlamaShape {
+  std::size_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0, vocabulary = 0;
+  std::int64_t context_tokens = 0;
+  float rope_base = 10'000.0F;
+  float norm_epsilon = 1e-5F;
+
+  std::size_t query_width() const { return heads * kHeadElements; }
+  std::size_t kv_width() const { return kv_heads * kHeadElements; }
+  /// Bytes of one KV block: keys and values of 128 tokens in f16, all layers.
+  std::size_t kv_block_bytes() const {
+    return layers * kv_heads * 2 * kHeadElements * kAttentionBlock * sizeof(std::uint16_t);
+  }
+};
+
+struct LayerWeights {
+  const float* attention_norm = nullptr;  // [hidden]
+  Matrix query, key, value, attention_output;
+  const float* ffn_norm = nullptr;  // [hidden]
+  Matrix gate, up, down;
+};
+
+/// A Llama model in GGUF, used where it lies in the page cache: nothing is copied, all processes share it.
+class LlamaWeights {
+ public:
+  /// kUnsupported (another architecture, a storage format or head size the kernels do not know), kDataLoss (a
+  /// tensor of the wrong shape, a truncated file), kIo.
+  static base::Result<LlamaWeights> load(const std::string& path);
+
+  const LlamaShape& shape() const { return shape_; }
+  const std::vector<LayerWeights>& layers() const { return layers_; }
+  const Matrix& token_embedding() const { return token_embedding_; }  // [vocabulary, hidden]
+  const float* output_norm() const { return output_norm_; }
+  const Matrix& output() const { return output_; }  // [vocabulary, hidden]; may be the embedding itself
+  const gguf::GgufFile& file() const { return file_; }
+  std::uint64_t fingerprint() const { return fingerprint_; }
+
+ private:
+  explicit LlamaWeights(gguf::GgufFile file) : file_(std::move(file)) {}
+  base::Status read_shape();
+  base::Status read_layers();
+  base::Status matrix(const std::string& name, std::size_t rows, std::size_t cols, Matrix& out) const;
+  base::Status vector(const std::string& name, std::size_t size, const float*& out) const;
+
+  gguf::GgufFile file_;
+  LlamaShape shape_;
+  std::vector<LayerWeights> layers_;
+  Matrix token_embedding_, output_;
+  const float* output_norm_ = nullptr;
+  std::uint64_t fingerprint_ = 0;
+};
+
+}  // namespace trimtab::engine
