@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agents/control_server.h"
+#include "agents/request_state.h"
+#include "base/error.h"
+#include "cluster/actions.h"
+#include "cluster/events.h"
+#include "wire/messages.h"
+
+namespace trimtab::agents {
+
+/// A token that an event reports, with what only the host keeps of it.
+struct ReportedToken {
+  model::RequestId id;
+  std::int32_t token = 0;
+  std::uint64_t logits_checksum = 0;
+};
+
+/// Embedding rows that an encoder wrote.
+struct EncodedImage {
+  std::uint32_t rows = 0, hidden = 0, text_tokens = 0, truncated_tokens = 0;
+  std::string segment;
+  std::vector<std::int32_t> token_ids;
+};
+
+/// What an engine said: the event for the cluster machine, and what only the host keeps.
+struct Report {
+  cluster::Place from;
+  cluster::Event event;
+  std::uint64_t step = 0;
+  std::vector<ReportedToken> tokens;                   // of PrefillDone and DecodeStepped
+  std::vector<std::uint32_t> blocks;                   // of Reserved: the room that was set aside
+  std::optional<EncodedImage> image;                   // of Encoded
+  std::uint32_t stored_blocks = 0, handed_blocks = 0;  // of PrefillDone
+};
+
+/// Figures of one rank or encoder for `status`.
+struct MemberStatus {
+  bool connected = false;
+  std::int32_t pid = 0;
+  std::uint32_t blocks_total = 0, blocks_free = 0;
+  std::uint64_t steps = 0;
+  std::int64_t predicted_ns = 0, actual_ns = 0;  // of the last step
+  std::int64_t vote_ns = 0, budget_ns = 0;       // prefill
+  std::uint32_t waiting = 0;                     // prefill: requests in its FIFO
+  std::int64_t waiting_ns = 0;
+  std::uint32_t running = 0;    // decode
+  std::uint64_t kv_tokens = 0;  // decode
+  std::uint64_t stored_blocks = 0;
+};
+
+/// The host's side of one engine: a prefill engine, a decode group, or a vision machine. Says the cluster
+/// machine's wishes in the engine's own protocol and its answers as events. One class per engine kind
+/// (`ReferenceAgent`; others stand beside it); calls come on the host's one thread. A wish for a rank that is
+/// not there is dropped: its loss is on its way as an event, and the machine redoes what the rank had.
+class Agent {
+ public:
+  using OnReport = std::function<void(Report)>;
+
+  virtual ~Agent() = default;
+  virtual void start_prefill(const RequestState& request, const cluster::StartPrefill& action) = 0;
+  virtual void send_embeddings(const RequestState& request, const cluster::SendEmbeddings& action) = 0;
+  /// `segment`: the decode rank's KV memory; `blocks`: those it reserved.
+  virtual void send_target(const RequestState& request, const cluster::SendTarget& action,
+                           const std::string& segment, const std::vector<std::uint32_t>& blocks) = 0;
+  virtual void reserve(const cluster::Reserve& action) = 0;
+  virtual void start_decode(const RequestState& request, const cluster::StartDecode& action) = 0;
+  virtual void encode(const RequestState& request, const cluster::StartEncode& action) = 0;
+  virtual void abort(const cluster::Abort& action) = 0;
+  virtual void shutdown() = 0;
+  virtual std::vector<MemberStatus> members() const = 0;
+  /// Where the rank's KV lies, for hand-over; empty when it is not there.
+  virtual std::string segment_of(std::uint32_t rank) const = 0;
+};
+
+}  // namespace trimtab::agents
