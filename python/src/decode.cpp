@@ -29,7 +29,7 @@ class DecodePlacer {
   }
   void add_rank(std::uint32_t engine, std::uint32_t rank, std::int64_t kv_tokens, std::int64_t max_running) {
     const model::RankId id{model::EngineId{engine}, rank};
-    if (policy_->ledger().load(id)) throw nb::value_error(("rank " + model::to_string(id) + " is known already").c_str());
+    if (policy_->ledger().knows(id)) throw nb::value_error(("rank " + model::to_string(id) + " is known already").c_str());
     policy_->add_rank(id, {TokenCount{kv_tokens}, max_running, 1'000});
   }
   /// Chooses and reserves: ((engine, rank) or None, reason).
