@@ -1,0 +1,57 @@
+#include <algorithm>
+#include <string>
+
+#include "base/nearest.h"
+#include "policy/decode/policies.h"
+
+namespace trimtab::policy {
+namespace {
+
+using Maker = std::unique_ptr<DecodePolicy> (*)(const DecodeConfig&);
+
+#define TRIMTAB_NAME(name) #name,
+constexpr std::string_view kNames[] = {TRIMTAB_DECODE_POLICIES(TRIMTAB_NAME)};
+#undef TRIMTAB_NAME
+#define TRIMTAB_MAKER(name) make_##name,
+constexpr Maker kMakers[] = {TRIMTAB_DECODE_POLICIES(TRIMTAB_MAKER)};
+#undef TRIMTAB_MAKER
+
+base::Status in_range(std::string_view field, std::int64_t value, std::int64_t low, std::int64_t high) {
+  if (value >= low && value <= high) return {};
+  return base::fail(base::Code::kInvalidArgument,
+                    std::string(field) + " is " + std::to_string(value) + "; it must be from " +
+                        std::to_string(low) + " to " + std::to_string(high),
+                    "policy/decode");
+}
+
+}  // namespace
+
+std::span<const std::string_view> decode_policy_names() { return kNames; }
+
+base::Result<std::unique_ptr<DecodePolicy>> make_decode_policy(const DecodeConfig& config) {
+  TRIMTAB_TRY(in_range("slack_permille", config.slack_permille, 0, 1'000'000));
+  TRIMTAB_TRY(in_range("relax_percent", config.relax_percent, 100, 10'000));
+  TRIMTAB_TRY(in_range("headroom_tokens", config.headroom_tokens, model::kBlockTokens - 1, 1 << 24));
+  TRIMTAB_TRY(in_range("ceiling_permille", config.ceiling_permille, 0, 1'000'000));
+  TRIMTAB_TRY(in_range("hold_max (ns)", config.hold_max.value, 0, INT64_MAX));
+  const auto found = std::find(std::begin(kNames), std::end(kNames), config.policy);
+  if (found == std::end(kNames)) {
+    const std::string nearest = base::nearest(config.policy, kNames);
+    std::string known;
+    for (const std::string_view name : kNames) known += (known.empty() ? "" : ", ") + std::string(name);
+    return base::fail(base::Code::kInvalidArgument,
+                      "there is no decode policy \"" + config.policy + "\"" +
+                          (nearest.empty() ? "" : "; did you mean \"" + nearest + "\"?") + " Known: " + known,
+                      "policy/decode");
+  }
+  return kMakers[found - std::begin(kNames)](config);
+}
+
+DecodeConfig decode_config(const model::DecodeConfig& config) {
+  DecodeConfig placement;
+  placement.policy = config.policy;
+  placement.headroom_tokens = config.headroom_tokens;
+  return placement;
+}
+
+}  // namespace trimtab::policy
