@@ -63,7 +63,18 @@ struct AdmissionDecision {
 /// "refused, predicted TTFT 12.4 s beyond 10.0 s: 48.0 s queued over 4.0 ranks; retry after 3 s".
 std::string describe(const AdmissionDecision& decision);
 
-/// Refuses at the door what would only wait and fail.
+/// **Predicted TTFT at the door.** Refuses at once what would only wait and fail: predicted TTFT = quota
+/// queued in the tiers that the request's engines serve, divided by the rate at which they serve, + its own
+/// work on one rank. Beside it two plain limits (requests in flight, requests queued) bound memory whatever
+/// the prediction says.
+///
+/// *Why.* Queue length in requests says little when one needs 0.1 s and another 100 s; quota is time already.
+/// The same number tells the client when to come back: Retry-After is how long it takes until the prediction
+/// falls under the limit, in whole seconds, at least 1.
+/// *Source.* Compute quotas: system facts, section 2; the prediction is the fluid bound of FIFO.
+/// *Cost.* O(pools x tiers), a handful. *Weakness.* Other orders than FIFO (earliest deadline, aging) serve a
+/// request earlier or later than predicted; work already inside the engines, at most a few step budgets, is
+/// not counted; decode slots are not looked at.
 class AdmissionPolicy {
  public:
   explicit AdmissionPolicy(AdmissionConfig config);
@@ -91,7 +102,12 @@ class AdmissionPolicy {
     model::TierId tier;
     base::Nanos work;
   };
+  struct Ahead {
+    base::Nanos quota;
+    std::int64_t rate_permille = 0;
+  };
   void leave_queue(Request& request);
+  Ahead ahead_of(model::TierId tier) const;
 
   AdmissionConfig config_;
   std::unordered_map<model::RequestId, Request> requests_;  // looked up, never iterated
