@@ -1,7 +1,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
 #include "text/tokenizer.h"
 
@@ -26,8 +25,5 @@ class IncrementalDetokenizer {
   const Tokenizer* tokenizer_;
   std::string pending_;
 };
-
-/// Replaces broken UTF-8 by U+FFFD, one per maximal broken part.
-std::string repair_utf8(std::string_view bytes);
 
 }  // namespace trimtab::text
