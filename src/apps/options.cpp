@@ -6,7 +6,8 @@ namespace trimtab::apps {
 
 void add_instance_options(CLI::App& command, InstanceOptions& options) {
   command.add_option("--config", options.config_path, "cluster configuration, TOML")->capture_default_str();
-  command.add_option("--port", options.port, "another port than the configuration's")->check(CLI::Range(1, 65'535));
+  command.add_option("--port", options.port, "another port than the configuration's")
+      ->check(CLI::Range(1, 65'535));
   command.add_option("--model-path", options.model_path, "GGUF file of the model");
   command.add_option("--state-dir", options.state_dir, "pool, remembered answers, logs; survives restarts");
   command.add_option("--profiles-dir", options.profiles_dir, "directory of the model profiles");

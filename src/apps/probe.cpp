@@ -16,7 +16,8 @@ namespace {
 constexpr std::size_t kBodyBytesMax = 16UL << 20;
 
 /// Everything the server sends until it closes; empty when it cannot be reached.
-std::string exchange(const std::string& host, std::uint16_t port, const std::string& request, int timeout_seconds) {
+std::string exchange(const std::string& host, std::uint16_t port, const std::string& request,
+                     int timeout_seconds) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(port);
@@ -41,7 +42,8 @@ std::string exchange(const std::string& host, std::uint16_t port, const std::str
 
 }  // namespace
 
-HttpAnswer http_get(const std::string& host, std::uint16_t port, const std::string& path, int timeout_seconds) {
+HttpAnswer http_get(const std::string& host, std::uint16_t port, const std::string& path,
+                    int timeout_seconds) {
   const std::string request = "GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n";
   const std::string answer = exchange(host, port, request, timeout_seconds);
   HttpAnswer out;

@@ -13,6 +13,7 @@ struct HttpAnswer {
   int status = 0;
   std::string body;
 };
-HttpAnswer http_get(const std::string& host, std::uint16_t port, const std::string& path, int timeout_seconds = 5);
+HttpAnswer http_get(const std::string& host, std::uint16_t port, const std::string& path,
+                    int timeout_seconds = 5);
 
 }  // namespace trimtab::apps

@@ -25,19 +25,32 @@ namespace fs = std::filesystem;
 
 /// Arguments that make a child load the very same instance.
 std::vector<std::string> child(const Instance& instance, const std::string& role) {
-  return {fs::read_symlink("/proc/self/exe"), role,          "--config",      instance.config.path,
-          "--port",       std::to_string(instance.config.gateway.port), "--state-dir", instance.state_dir,
-          "--model-path", instance.model_path, "--profiles-dir", instance.profiles_dir};
+  return {fs::read_symlink("/proc/self/exe"),
+          role,
+          "--config",
+          instance.config.path,
+          "--port",
+          std::to_string(instance.config.gateway.port),
+          "--state-dir",
+          instance.state_dir,
+          "--model-path",
+          instance.model_path,
+          "--profiles-dir",
+          instance.profiles_dir};
 }
 
 void add_group(const Instance& instance, const std::string& role, std::uint32_t engine, std::uint32_t ranks,
                std::vector<supervisor::ProcessSpec>& plan) {
   const std::string group = fmt::format("{} {}", role, engine);
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-    supervisor::ProcessSpec spec{fmt::format("{} {}.{}", role, engine, rank), group, child(instance, "engine"),
-                                 {fmt::format("{}/group-{}{}", instance.shm_dir, role[0], engine)}, 0};
-    for (const std::string& argument : {std::string("--role"), role, std::string("--engine"), std::to_string(engine),
-                                        std::string("--rank"), std::to_string(rank)}) {
+    supervisor::ProcessSpec spec{fmt::format("{} {}.{}", role, engine, rank),
+                                 group,
+                                 child(instance, "engine"),
+                                 {fmt::format("{}/group-{}{}", instance.shm_dir, role[0], engine)},
+                                 0};
+    for (const std::string& argument :
+         {std::string("--role"), role, std::string("--engine"), std::to_string(engine), std::string("--rank"),
+          std::to_string(rank)}) {
       spec.arguments.push_back(argument);
     }
     plan.push_back(std::move(spec));
@@ -49,13 +62,16 @@ std::vector<supervisor::ProcessSpec> make_plan(const Instance& instance) {
   std::vector<supervisor::ProcessSpec> plan;
   plan.push_back({"kv-loader", "kv-loader", child(instance, "kv-loader"), {}, 0});
   plan.push_back({"gateway", "gateway", child(instance, "gateway"), {}, 0});
-  for (std::uint32_t e = 0; e < config.prefill.engines; ++e) add_group(instance, "prefill", e, config.prefill.ranks, plan);
-  for (std::uint32_t g = 0; g < config.decode.groups; ++g) add_group(instance, "decode", g, config.decode.ranks, plan);
+  for (std::uint32_t e = 0; e < config.prefill.engines; ++e)
+    add_group(instance, "prefill", e, config.prefill.ranks, plan);
+  for (std::uint32_t g = 0; g < config.decode.groups; ++g)
+    add_group(instance, "decode", g, config.decode.ranks, plan);
   for (std::uint32_t m = 0; m < config.vision.machines; ++m) {
     for (std::uint32_t e = 0; e < config.vision.encoders; ++e) {
       const std::string name = fmt::format("vision {}.{}", m, e);
       supervisor::ProcessSpec spec{name, name, child(instance, "encoder"), {}, 5};
-      for (const std::string& argument : {std::string("--machine"), std::to_string(m), std::string("--encoder"), std::to_string(e)}) {
+      for (const std::string& argument :
+           {std::string("--machine"), std::to_string(m), std::string("--encoder"), std::to_string(e)}) {
         spec.arguments.push_back(argument);
       }
       plan.push_back(std::move(spec));
@@ -70,7 +86,8 @@ base::Status check_room(const Instance& instance) {
   const std::int64_t blocks = c.prefill.kv_blocks * c.prefill.engines * c.prefill.ranks +
                               c.decode.kv_blocks * c.decode.groups * c.decode.ranks;
   const std::int64_t shared = blocks * instance.profile.kv.block_bytes.value + c.pool.memory_bytes;
-  const std::int64_t encoders = static_cast<std::int64_t>(c.vision.machines) * c.vision.encoders * (400LL << 20);
+  const std::int64_t encoders =
+      static_cast<std::int64_t>(c.vision.machines) * c.vision.encoders * (400LL << 20);
   return supervisor::check_memory(shared + encoders + (200LL << 20), shared, "/dev/shm");
 }
 
@@ -79,24 +96,34 @@ base::Status lock_state(const std::string& state_dir) {
   std::error_code error;
   fs::create_directories(state_dir, error);
   if (error) {
-    return base::fail(base::Code::kIo, fmt::format("cannot create the state directory {}: {}; choose another with --state-dir",
-                                                   state_dir, error.message()), "trimtab");
+    return base::fail(base::Code::kIo,
+                      fmt::format("cannot create the state directory {}: {}; choose another with --state-dir",
+                                  state_dir, error.message()),
+                      "trimtab");
   }
   const int fd = open((state_dir + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) {
-    return base::fail(base::Code::kIo, fmt::format("cannot write to the state directory {}: {}; choose another with --state-dir",
-                                                   state_dir, std::strerror(errno)), "trimtab");
+    return base::fail(
+        base::Code::kIo,
+        fmt::format("cannot write to the state directory {}: {}; choose another with --state-dir", state_dir,
+                    std::strerror(errno)),
+        "trimtab");
   }
   if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    return base::fail(base::Code::kUnavailable,
-                      fmt::format("the state directory {} is in use by another trimtab; stop it or choose another with --state-dir",
-                                  state_dir), "trimtab");
+    return base::fail(
+        base::Code::kUnavailable,
+        fmt::format(
+            "the state directory {} is in use by another trimtab; stop it or choose another with --state-dir",
+            state_dir),
+        "trimtab");
   }
   return {};  // the descriptor stays open, and locked, until this process ends
 }
 
 base::Status ensure_calibrated(const Instance& instance) {
-  if (fs::exists(instance.calibration_path) || !std::holds_alternative<model::QuadraticCost>(instance.profile.cost)) return {};
+  if (fs::exists(instance.calibration_path) ||
+      !std::holds_alternative<model::QuadraticCost>(instance.profile.cost))
+    return {};
   std::cerr << "trimtab: first start on this machine: measuring what a prefill step costs (some seconds)\n";
   auto measured = engine::calibrate(instance.model_path, instance.config.engine.ffn_experts);
   if (!measured) return tl::unexpected(measured.error());
@@ -124,11 +151,13 @@ base::Status serve(const InstanceOptions& options) {
   supervisor::SupervisorOptions supervision;
   supervision.plan = make_plan(*instance);
   supervision.log_dir = instance->state_dir + "/logs";
-  std::cerr << fmt::format("trimtab: starting {} processes; their logs are in {}\n", supervision.plan.size(), supervision.log_dir);
+  std::cerr << fmt::format("trimtab: starting {} processes; their logs are in {}\n", supervision.plan.size(),
+                           supervision.log_dir);
   // The probe thread only reads a socket; it says when clients may come.
   std::atomic<bool> ended{false};
   std::thread probe([&] {
-    while (!ended && http_status(gateway.host, gateway.port, "/health") != 200) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    while (!ended && http_status(gateway.host, gateway.port, "/health") != 200)
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
     if (!ended) std::cerr << fmt::format("trimtab: ready at http://{}:{}\n", gateway.host, gateway.port);
   });
   const auto on_change = [&](const std::string& name, const std::string& what) {
@@ -146,7 +175,8 @@ base::Status serve(const InstanceOptions& options) {
 
 void add_serve(CLI::App& app) {
   auto options = std::make_shared<InstanceOptions>();
-  CLI::App* command = app.add_subcommand("serve", "start every process of a configuration on this machine and watch over them");
+  CLI::App* command = app.add_subcommand(
+      "serve", "start every process of a configuration on this machine and watch over them");
   add_instance_options(*command, *options);
   command->callback([options] { finish(serve(*options)); });
 }

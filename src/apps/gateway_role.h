@@ -1,0 +1,19 @@
+#pragma once
+
+#include "apps/instance.h"
+
+namespace trimtab::apps {
+
+/// The gateway process: HTTP, the cluster machine and its agents on one thread, until SIGTERM or SIGINT,
+/// which drain it.
+base::Status run_gateway(const Instance& instance);
+
+struct FakeEngineOptions {
+  std::int64_t first_token_ms = 0;
+  std::int64_t step_ms = 0;
+};
+
+/// The same HTTP side in front of an echo instead of engines: to load-test clients and the gateway itself.
+base::Status run_gateway_with_fake_engine(const Instance& instance, const FakeEngineOptions& fake);
+
+}  // namespace trimtab::apps

@@ -1,0 +1,132 @@
+#include <memory>
+
+#include "apps/commands.h"
+#include "apps/gateway_role.h"
+#include "apps/signals.h"
+#include "engine/rank.h"
+#include "kv_pool/loader.h"
+#include "obs/log.h"
+#include "vision/encoder.h"
+
+namespace trimtab::apps {
+
+namespace {
+
+void run_loaded(const InstanceOptions& options, const std::function<base::Status(const Instance&)>& role) {
+  auto instance = load_instance(options);
+  finish(instance ? role(*instance) : base::Status(tl::unexpected(instance.error())));
+}
+
+void add_gateway(CLI::App& app) {
+  struct Options {
+    InstanceOptions instance;
+    bool fake_engine = false;
+    FakeEngineOptions fake;
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("gateway", "the entrypoint alone: HTTP, balancers, agents");
+  add_instance_options(*command, options->instance);
+  command->add_flag("--fake-engine", options->fake_engine,
+                    "echo prompts instead of using engines: for load tests of clients and gateway");
+  command->add_option("--fake-first-token-ms", options->fake.first_token_ms, "its delay to the first token")
+      ->capture_default_str();
+  command->add_option("--fake-step-ms", options->fake.step_ms, "its delay between tokens")
+      ->capture_default_str();
+  command->callback([options] {
+    run_loaded(options->instance, [&](const Instance& instance) {
+      return options->fake_engine ? run_gateway_with_fake_engine(instance, options->fake)
+                                  : run_gateway(instance);
+    });
+  });
+}
+
+void add_engine(CLI::App& app) {
+  struct Options {
+    InstanceOptions instance;
+    std::string role;
+    std::uint32_t engine = 0, rank = 0;
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("engine", "one rank of the reference engine");
+  add_instance_options(*command, options->instance);
+  command->add_option("--role", options->role, "prefill or decode")
+      ->required()
+      ->check(CLI::IsMember({"prefill", "decode"}));
+  command->add_option("--engine", options->engine, "index of its DP group")->required();
+  command->add_option("--rank", options->rank, "index in the group")->required();
+  command->callback([options] {
+    run_loaded(options->instance, [&](const Instance& instance) -> base::Status {
+      engine::RankOptions rank;
+      rank.config = instance.config;
+      rank.profile = instance.profile;
+      rank.role = options->role == "prefill" ? model::Role::kPrefill : model::Role::kDecode;
+      rank.engine = options->engine;
+      rank.rank = options->rank;
+      rank.model_path = instance.model_path;
+      rank.runtime_dir = instance.runtime_dir;
+      rank.shm_dir = instance.shm_dir;
+      obs::start_log(options->role + " " + std::to_string(rank.engine) + "." + std::to_string(rank.rank));
+      const int code = engine::run_rank(rank);
+      if (code != 0) throw CLI::RuntimeError(code);
+      return {};
+    });
+  });
+}
+
+void add_encoder(CLI::App& app) {
+  struct Options {
+    InstanceOptions instance;
+    std::uint32_t machine = 0, encoder = 0;
+    std::string python;
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* command =
+      app.add_subcommand("encoder", "one vision encoder (an OCR whose text becomes embedding rows)");
+  add_instance_options(*command, options->instance);
+  command->add_option("--machine", options->machine, "index of its vision machine")->required();
+  command->add_option("--encoder", options->encoder, "index on the machine")->required();
+  command->add_option("--python", options->python, "interpreter with the trimtab package; default: .venv's");
+  command->callback([options] {
+    run_loaded(options->instance, [&](const Instance& instance) {
+      vision::EncoderOptions encoder;
+      encoder.control_socket = instance.runtime_dir + "/control.sock";
+      encoder.id = {model::MachineId{options->machine}, options->encoder};
+      encoder.model_path = instance.model_path;
+      encoder.python = options->python.empty() ? default_python() : options->python;
+      encoder.shm_dir = instance.shm_dir;
+      obs::start_log("vision " + std::to_string(options->machine) + "." + std::to_string(options->encoder));
+      return vision::run_encoder(encoder, stop_on_signals());
+    });
+  });
+}
+
+void add_kv_loader(CLI::App& app) {
+  auto options = std::make_shared<InstanceOptions>();
+  CLI::App* command =
+      app.add_subcommand("kv-loader", "the KV pool of this machine: shared memory over files");
+  add_instance_options(*command, *options);
+  command->callback([options] {
+    run_loaded(*options, [](const Instance& instance) {
+      kv_pool::LoaderOptions loader;
+      loader.socket_path = instance.runtime_dir + "/kv.sock";
+      loader.segment_path = instance.shm_dir + "/pool";
+      loader.directory = instance.config.pool.file_bytes == 0 ? "" : instance.config.pool.directory;
+      loader.memory_bytes = static_cast<std::uint64_t>(instance.config.pool.memory_bytes);
+      loader.file_bytes = static_cast<std::uint64_t>(instance.config.pool.file_bytes);
+      loader.block_bytes = static_cast<std::uint64_t>(instance.profile.kv.block_bytes.value);
+      obs::start_log("kv-loader");
+      return kv_pool::run_loader(loader, stop_on_signals());
+    });
+  });
+}
+
+}  // namespace
+
+void add_roles(CLI::App& app) {
+  add_gateway(app);
+  add_engine(app);
+  add_encoder(app);
+  add_kv_loader(app);
+}
+
+}  // namespace trimtab::apps
