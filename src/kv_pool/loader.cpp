@@ -1,0 +1,258 @@
+#include "kv_pool/loader.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <ctime>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "ipc/channel.h"
+#include "ipc/segment.h"
+#include "ipc/steady_clock.h"
+#include "kv_pool/pool_store.h"
+
+namespace trimtab::kv_pool {
+
+namespace {
+
+constexpr std::uint64_t kSlotAlignment = 4096;
+constexpr std::uint64_t kKeysPerMatchMax = 1U << 20;
+constexpr base::Nanos kDrainPatience{20'000'000'000};
+
+/// A number larger than that of any earlier loader: the wall clock in nanoseconds outruns any change rate.
+std::uint64_t epoch_of_start() {
+  timespec t{};
+  clock_gettime(CLOCK_REALTIME, &t);
+  return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(t.tv_nsec);
+}
+
+class Loader {
+ public:
+  static base::Result<std::unique_ptr<Loader>> start(const LoaderOptions& options);
+  void serve(const std::atomic<bool>& stop);
+  ~Loader() {
+    for (auto& [id, connection] : connections_) close(connection.fd);
+    ipc::Segment::remove(options_.segment_path);
+    unlink(options_.socket_path.c_str());
+  }
+
+ private:
+  struct Connection {
+    int fd = -1;
+    bool welcomed = false;
+    ipc::FrameSplitter splitter;
+  };
+
+  explicit Loader(const LoaderOptions& options) : options_(options) {}
+  void turn(int timeout_ms, bool serving);
+  void accept_one();
+  /// False: the connection has ended or broke the protocol.
+  bool read_from(ClientId id, Connection& connection);
+  bool handle(ClientId id, Connection& connection, const ipc::Frame& frame);
+  bool handle_hello(Connection& connection, const ipc::Frame& frame);
+  bool handle_data(ClientId id, Connection& connection, const ipc::Frame& frame);
+  void drop(ClientId id);
+  void deliver();
+
+  template <class M>
+  bool send(Connection& connection, const M& message) {
+    // Answers are small and one is due at a time: a full socket means that the user does not read.
+    const std::vector<std::byte> bytes = ipc::pack(wire::to_frame(message));
+    const ssize_t sent = ::send(connection.fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    return sent == static_cast<ssize_t>(bytes.size());
+  }
+
+  LoaderOptions options_;
+  std::uint64_t slot_stride_ = 0;
+  ipc::Segment segment_;
+  std::optional<FileTier> tier_;
+  std::unique_ptr<IoWorkers> workers_;
+  std::unique_ptr<PoolStore> store_;
+  std::optional<ipc::Listener> listener_;
+  std::map<ClientId, Connection> connections_;
+  ClientId next_client_ = 1;
+};
+
+base::Result<std::unique_ptr<Loader>> Loader::start(const LoaderOptions& options) {
+  if (options.block_bytes == 0)
+    return base::fail(base::Code::kInvalidArgument, "a pool needs the size of a block", "kv_pool");
+  std::unique_ptr<Loader> loader(new Loader(options));
+  const std::uint64_t stride = (options.block_bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
+  const std::uint64_t slots = std::min<std::uint64_t>(options.memory_bytes / stride, 1U << 28);
+  if (slots < 2) {
+    return base::fail(base::Code::kInvalidArgument,
+                      fmt::format("pool.memory_bytes = {} holds {} blocks of {} bytes: at least 2 are needed",
+                                  options.memory_bytes, slots, stride),
+                      "kv_pool");
+  }
+  if (!options.directory.empty()) {
+    auto tier = FileTier::open(options.directory, options.file_bytes, options.block_bytes);
+    if (!tier) return tl::unexpected(tier.error());
+    loader->tier_.emplace(std::move(*tier));
+  }
+  auto segment = ipc::Segment::create(options.segment_path, slots * stride);
+  if (!segment) return tl::unexpected(segment.error());
+  loader->segment_ = std::move(*segment);
+  loader->slot_stride_ = stride;
+  FileTier* tier = loader->tier_ ? &*loader->tier_ : nullptr;
+  if (tier != nullptr) loader->workers_ = std::make_unique<IoWorkers>(*tier);
+  loader->store_ = std::make_unique<PoolStore>(loader->segment_.bytes(), stride, options.block_bytes,
+                                               epoch_of_start(), tier, loader->workers_.get());
+  // Users dial this path, so it comes last: whoever gets in is served.
+  auto listener = ipc::Listener::bind(options.socket_path);
+  if (!listener) return tl::unexpected(listener.error());
+  loader->listener_.emplace(std::move(*listener));
+  return loader;
+}
+
+void Loader::serve(const std::atomic<bool>& stop) {
+  while (!stop.load()) turn(100, true);
+  const ipc::SteadyClock clock;
+  const base::Nanos end = clock.now() + kDrainPatience;
+  while (!store_->idle() && clock.now() < end) turn(100, false);
+}
+
+void Loader::turn(int timeout_ms, bool serving) {
+  std::vector<pollfd> items;
+  std::vector<ClientId> ids;
+  items.push_back({serving ? listener_->fd() : -1, POLLIN, 0});
+  items.push_back({workers_ ? workers_->wake_fd() : -1, POLLIN, 0});
+  for (const auto& [id, connection] : connections_) {
+    items.push_back({serving ? connection.fd : -1, POLLIN, 0});  // no new work while the last blocks drain
+    ids.push_back(id);
+  }
+  if (poll(items.data(), items.size(), timeout_ms) < 0) return;  // a signal: the caller looks at `stop`
+  if (items[1].revents != 0) {
+    std::uint64_t count = 0;
+    [[maybe_unused]] const ssize_t n = read(items[1].fd, &count, sizeof count);
+  }
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (items[i + 2].revents != 0 && !read_from(ids[i], connections_.at(ids[i]))) drop(ids[i]);
+  }
+  if (items[0].revents != 0) accept_one();
+  store_->advance();
+  deliver();
+}
+
+void Loader::accept_one() {
+  auto fd = listener_->accept(base::Nanos{0});
+  if (fd && *fd) connections_[next_client_++].fd = **fd;
+}
+
+void Loader::drop(ClientId id) {
+  close(connections_.at(id).fd);
+  connections_.erase(id);
+  store_->leave(id);
+}
+
+bool Loader::read_from(ClientId id, Connection& connection) {
+  std::array<std::byte, 65'536> piece;
+  const ssize_t n = recv(connection.fd, piece.data(), piece.size(), MSG_DONTWAIT);
+  if (n < 0) return errno == EAGAIN || errno == EINTR;
+  if (n == 0) return false;
+  connection.splitter.append({piece.data(), static_cast<std::size_t>(n)});
+  while (true) {
+    auto frame = connection.splitter.next();
+    if (!frame) return false;
+    if (!frame->has_value()) return true;
+    if (!handle(id, connection, **frame)) return false;
+  }
+}
+
+bool Loader::handle_hello(Connection& connection, const ipc::Frame& frame) {
+  const auto hello = wire::from_frame<protocol::Hello>(frame);
+  if (!hello) return false;
+  protocol::Welcome welcome{{},
+                            options_.segment_path,
+                            static_cast<std::uint32_t>(store_->stats().memory_slots),
+                            slot_stride_,
+                            options_.block_bytes};
+  if (hello->version != protocol::kVersion) {
+    welcome.refusal = fmt::format("the pool speaks version {}, this process {}: restart it from one build",
+                                  protocol::kVersion, hello->version);
+  } else if (hello->block_bytes != 0 && hello->block_bytes != options_.block_bytes) {
+    welcome.refusal = fmt::format("the pool holds blocks of {} bytes, this process has blocks of {}",
+                                  options_.block_bytes, hello->block_bytes);
+  }
+  connection.welcomed = welcome.refusal.empty();
+  return send(connection, welcome);
+}
+
+bool Loader::handle(ClientId id, Connection& connection, const ipc::Frame& frame) {
+  if (!connection.welcomed) return handle_hello(connection, frame);
+  const wire::Type type = wire::type_of(frame);
+  if (type == protocol::Match::kType) {
+    const auto match = wire::from_frame<protocol::Match>(frame);
+    if (!match || match->keys.size() > kKeysPerMatchMax) return false;
+    return send(connection, store_->match(match->keys, match->counted != 0));
+  }
+  if (type == protocol::Flush::kType) {
+    const auto answer = store_->flush(id);
+    return !answer || send(connection, *answer);
+  }
+  if (type == protocol::AskStats::kType) {
+    protocol::Stats stats{store_->stats()};
+    stats.stats.clients = connections_.size();
+    return send(connection, stats);
+  }
+  return handle_data(id, connection, frame);
+}
+
+bool Loader::handle_data(ClientId id, Connection& connection, const ipc::Frame& frame) {
+  const wire::Type type = wire::type_of(frame);
+  if (type == protocol::Get::kType) {
+    const auto get = wire::from_frame<protocol::Get>(frame);
+    if (!get) return false;
+    const auto answer = store_->get(id, get->key);
+    return !answer || send(connection, *answer);
+  }
+  if (type == protocol::Unpin::kType) {
+    const auto unpin = wire::from_frame<protocol::Unpin>(frame);
+    return unpin && store_->unpin(id, unpin->slot, unpin->corrupt != 0);
+  }
+  if (type == protocol::Put::kType) {
+    const auto put = wire::from_frame<protocol::Put>(frame);
+    if (!put) return false;
+    std::optional<BlockKey> parent;
+    if (put->has_parent != 0) parent = put->parent;
+    return send(connection, store_->put(id, put->key, parent));
+  }
+  if (type == protocol::Commit::kType) {
+    const auto commit = wire::from_frame<protocol::Commit>(frame);
+    return commit && store_->commit(id, commit->slot, commit->checksum) &&
+           send(connection, protocol::Committed{});
+  }
+  return false;
+}
+
+void Loader::deliver() {
+  PoolStore::Answers answers = store_->take_answers();
+  const auto answer = [this](ClientId id, const auto& message) {
+    const auto found = connections_.find(id);
+    if (found != connections_.end() && !send(found->second, message)) drop(id);
+  };
+  for (const auto& [id, got] : answers.gets) answer(id, got);
+  for (const auto& [id, flushed] : answers.flushes) answer(id, flushed);
+  for (const std::string& error : answers.disk_errors)
+    fmt::print(stderr, "kv-loader: {}: {}\n", options_.directory, error);
+}
+
+}  // namespace
+
+base::Status run_loader(const LoaderOptions& options, const std::atomic<bool>& stop) {
+  // A file size limit is an error of `write` like a full disk, not a reason to die.
+  std::signal(SIGXFSZ, SIG_IGN);
+  auto loader = Loader::start(options);
+  if (!loader) return tl::unexpected(loader.error());
+  (*loader)->serve(stop);
+  return {};
+}
+
+}  // namespace trimtab::kv_pool

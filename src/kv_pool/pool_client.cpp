@@ -1,0 +1,235 @@
+#include "kv_pool/pool_client.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+#include "ipc/channel.h"
+#include "ipc/segment.h"
+#include "ipc/steady_clock.h"
+#include "kv_pool/pool_log.h"
+#include "kv_pool/protocol.h"
+
+namespace trimtab::kv_pool {
+
+namespace {
+
+constexpr base::Nanos kPauseMin{100'000'000};
+constexpr base::Nanos kPauseMax{10'000'000'000};
+
+base::Status unavailable(std::string message) {
+  return base::fail(base::Code::kUnavailable, std::move(message), "kv_pool");
+}
+
+}  // namespace
+
+struct PoolClient::Impl {
+  std::string socket_path;
+  ClientOptions options;
+  std::mutex mutex;
+  std::optional<ipc::Channel> channel;
+  ipc::Segment segment;
+  protocol::Welcome pool;
+  base::Nanos pause = kPauseMin;  // after the next failure
+  base::Nanos closed_until{0};    // no dialling before
+  std::string last_failure;
+  ipc::SteadyClock clock;
+
+  base::Status dial(base::Nanos patience);
+  base::Status ensure_connected();
+  /// Connected, and to a pool of blocks of this size (a restarted one may have another).
+  base::Status ready_for(std::size_t bytes);
+  /// The connection is worth nothing any more; whatever it holds in the loader goes with it.
+  void hang_up(const base::Error& reason);
+
+  template <class Answer, class Question>
+  base::Result<Answer> ask(const Question& question, base::Nanos timeout);
+  template <class Answer, class Question>
+  base::Result<Answer> ask(const Question& question) {
+    return ask<Answer>(question, options.timeout);
+  }
+  template <class Message>
+  base::Status tell(const Message& message);
+
+  base::Result<std::span<std::byte>> slot(std::uint32_t number);
+};
+
+base::Status PoolClient::Impl::dial(base::Nanos patience) {
+  auto dialled = ipc::Channel::connect(socket_path, patience);
+  if (!dialled) return unavailable(dialled.error().message);
+  TRIMTAB_TRY(dialled->send(wire::to_frame(protocol::Hello{protocol::kVersion, options.block_bytes})));
+  auto frame = dialled->receive(std::max(patience, options.timeout));
+  if (!frame) return tl::unexpected(frame.error());
+  if (!frame->has_value()) return unavailable("the loader does not answer on " + socket_path);
+  auto welcome = wire::from_frame<protocol::Welcome>(**frame);
+  if (!welcome) return tl::unexpected(welcome.error());
+  if (!welcome->refusal.empty()) return base::fail(base::Code::kInvalidArgument, welcome->refusal, "kv_pool");
+  auto mapped = ipc::Segment::open(welcome->segment);
+  if (!mapped) return tl::unexpected(mapped.error());
+  if (mapped->size() < welcome->slots * welcome->slot_stride)
+    return unavailable("the pool's segment is smaller than it says: the loader was just restarted");
+  channel.emplace(std::move(*dialled));
+  segment = std::move(*mapped);
+  pool = std::move(*welcome);
+  return {};
+}
+
+base::Status PoolClient::Impl::ensure_connected() {
+  if (channel) return {};
+  if (clock.now() < closed_until) return unavailable("the pool is down: " + last_failure);
+  if (auto dialled = dial(base::Nanos{0}); !dialled) {
+    hang_up(dialled.error());
+    return dialled;
+  }
+  return {};
+}
+
+base::Status PoolClient::Impl::ready_for(std::size_t bytes) {
+  TRIMTAB_TRY(ensure_connected());
+  if (bytes == pool.block_bytes) return {};
+  return base::fail(base::Code::kInvalidArgument,
+                    fmt::format("a buffer of {} bytes, the pool's blocks have {}", bytes, pool.block_bytes),
+                    "kv_pool");
+}
+
+void PoolClient::Impl::hang_up(const base::Error& reason) {
+  channel.reset();
+  last_failure = reason.message;
+  closed_until = clock.now() + pause;
+  pause = std::min(pause * 2, kPauseMax);
+}
+
+template <class Answer, class Question>
+base::Result<Answer> PoolClient::Impl::ask(const Question& question, base::Nanos timeout) {
+  TRIMTAB_TRY(tell(question));
+  auto frame = channel->receive(timeout);
+  base::Result<Answer> answer =
+      base::fail(base::Code::kUnavailable,
+                 fmt::format("the pool gave no answer in {} ms", timeout.value / 1'000'000), "kv_pool");
+  if (!frame) {
+    answer = tl::unexpected(frame.error());
+  } else if (frame->has_value()) {
+    answer = wire::from_frame<Answer>(**frame);
+  }
+  if (answer) {
+    pause = kPauseMin;
+  } else {
+    hang_up(answer.error());
+  }
+  return answer;
+}
+
+template <class Message>
+base::Status PoolClient::Impl::tell(const Message& message) {
+  TRIMTAB_TRY(ensure_connected());
+  auto sent = channel->send(wire::to_frame(message));
+  if (!sent) hang_up(sent.error());
+  return sent;
+}
+
+base::Result<std::span<std::byte>> PoolClient::Impl::slot(std::uint32_t number) {
+  if (number >= pool.slots) {
+    base::Error error{base::Code::kInternal, fmt::format("the pool named slot {} of {}", number, pool.slots),
+                      "kv_pool"};
+    hang_up(error);
+    return tl::unexpected(error);
+  }
+  return segment.bytes().subspan(number * pool.slot_stride, pool.block_bytes);
+}
+
+PoolClient::PoolClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+PoolClient::PoolClient(PoolClient&&) noexcept = default;
+PoolClient& PoolClient::operator=(PoolClient&&) noexcept = default;
+PoolClient::~PoolClient() = default;
+
+base::Result<PoolClient> PoolClient::connect(const std::string& socket_path, base::Nanos patience,
+                                             ClientOptions options) {
+  auto impl = std::make_unique<Impl>();
+  impl->socket_path = socket_path;
+  impl->options = options;
+  TRIMTAB_TRY(impl->dial(patience));
+  return PoolClient(std::move(impl));
+}
+
+base::Result<Match> PoolClient::match(std::span<const BlockKey> keys, bool counted) {
+  const std::lock_guard lock(impl_->mutex);
+  const protocol::Match question{counted ? std::uint8_t{1} : std::uint8_t{0}, {keys.begin(), keys.end()}};
+  auto answer = impl_->ask<protocol::Matched>(question);
+  if (!answer) return tl::unexpected(answer.error());
+  return Match{std::min(answer->blocks, static_cast<std::uint32_t>(keys.size())), answer->epoch};
+}
+
+base::Status PoolClient::get(BlockKey key, std::span<std::byte> destination) {
+  using protocol::GetOutcome;
+  const std::lock_guard lock(impl_->mutex);
+  TRIMTAB_TRY(impl_->ready_for(destination.size()));
+  const auto got = impl_->ask<protocol::Got>(protocol::Get{key});
+  if (!got) return tl::unexpected(got.error());
+  const std::string name = model::to_string(key);
+  if (got->outcome == GetOutcome::kMissing)
+    return base::fail(base::Code::kNotFound, "block " + name + " is no longer in the pool", "kv_pool");
+  if (got->outcome == GetOutcome::kCorrupt)
+    return base::fail(base::Code::kDataLoss, "block " + name + " is damaged in the pool's file", "kv_pool");
+  if (got->outcome == GetOutcome::kRefused)
+    return base::fail(base::Code::kResourceExhausted, "every slot of the pool's memory is in use", "kv_pool");
+  const auto source = impl_->slot(got->slot);
+  if (!source) return tl::unexpected(source.error());
+  std::memcpy(destination.data(), source->data(), destination.size());
+  // The copy is verified, not the slot: whatever happened to the slot meanwhile, this is what will be used.
+  const bool intact = content_checksum(key, destination) == got->checksum;
+  // A lost Unpin is no loss of the block: the loader drops the pins of a connection that breaks.
+  [[maybe_unused]] const auto told =
+      impl_->tell(protocol::Unpin{got->slot, intact ? std::uint8_t{0} : std::uint8_t{1}});
+  if (!intact)
+    return base::fail(base::Code::kDataLoss, "block " + name + " is damaged in the pool's memory", "kv_pool");
+  return {};
+}
+
+base::Status PoolClient::put(BlockKey key, std::span<const std::byte> source,
+                             std::optional<BlockKey> parent) {
+  using protocol::PutOutcome;
+  const std::lock_guard lock(impl_->mutex);
+  TRIMTAB_TRY(impl_->ready_for(source.size()));
+  const protocol::Put question{key, parent ? std::uint8_t{1} : std::uint8_t{0}, parent.value_or(BlockKey{})};
+  const auto granted = impl_->ask<protocol::PutSlot>(question);
+  if (!granted) return tl::unexpected(granted.error());
+  if (granted->outcome == PutOutcome::kPresent) return {};
+  if (granted->outcome == PutOutcome::kRefused)
+    return base::fail(base::Code::kResourceExhausted, "every slot of the pool's memory is in use", "kv_pool");
+  const auto slot = impl_->slot(granted->slot);
+  if (!slot) return tl::unexpected(slot.error());
+  // Of the source, so that a copy that goes wrong is found by the first reader.
+  const std::uint64_t checksum = content_checksum(key, source);
+  std::memcpy(slot->data(), source.data(), source.size());
+  const auto committed = impl_->ask<protocol::Committed>(protocol::Commit{granted->slot, checksum});
+  if (!committed) return tl::unexpected(committed.error());
+  return {};
+}
+
+base::Status PoolClient::flush(base::Nanos timeout) {
+  const std::lock_guard lock(impl_->mutex);
+  const auto flushed = impl_->ask<protocol::Flushed>(protocol::Flush{}, timeout);
+  if (!flushed) return tl::unexpected(flushed.error());
+  if (flushed->durable == 0) {
+    return base::fail(base::Code::kIo, "the pool keeps blocks in memory only: its directory is not writable",
+                      "kv_pool");
+  }
+  return {};
+}
+
+base::Result<PoolStats> PoolClient::stats() {
+  const std::lock_guard lock(impl_->mutex);
+  auto answer = impl_->ask<protocol::Stats>(protocol::AskStats{});
+  if (!answer) return tl::unexpected(answer.error());
+  return answer->stats;
+}
+
+std::uint64_t PoolClient::block_bytes() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->pool.block_bytes;
+}
+
+}  // namespace trimtab::kv_pool

@@ -1,0 +1,47 @@
+#include "kv_pool/pool_stats.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+#include <utility>
+
+namespace trimtab::kv_pool {
+
+std::string to_json(const PoolStats& s) {
+  const std::pair<std::string_view, std::uint64_t> fields[] = {
+      {"memory_entries", s.memory_entries},
+      {"memory_slots", s.memory_slots},
+      {"file_entries", s.file_entries},
+      {"file_slots", s.file_slots},
+      {"block_bytes", s.block_bytes},
+      {"dirty_entries", s.dirty_entries},
+      {"pins", s.pins},
+      {"clients", s.clients},
+      {"memory_only", s.memory_only},
+      {"match_requests", s.match_requests},
+      {"blocks_queried", s.blocks_queried},
+      {"blocks_hit", s.blocks_hit},
+      {"blocks_missed", s.blocks_missed},
+      {"gets_memory", s.gets_memory},
+      {"gets_file", s.gets_file},
+      {"gets_stale", s.gets_stale},
+      {"gets_refused", s.gets_refused},
+      {"corrupt", s.corrupt},
+      {"puts_stored", s.puts_stored},
+      {"puts_present", s.puts_present},
+      {"puts_refused", s.puts_refused},
+      {"puts_abandoned", s.puts_abandoned},
+      {"memory_evictions", s.memory_evictions},
+      {"file_evictions", s.file_evictions},
+      {"file_writes", s.file_writes},
+      {"file_errors", s.file_errors},
+      {"recovered_entries", s.recovered_entries},
+      {"log_records_dropped", s.log_records_dropped},
+  };
+  std::string json = "{";
+  for (const auto& [name, value] : fields)
+    json += fmt::format("{}\"{}\": {}", json.size() > 1 ? ", " : "", name, value);
+  return json + "}";
+}
+
+}  // namespace trimtab::kv_pool

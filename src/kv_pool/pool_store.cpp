@@ -1,0 +1,239 @@
+#include "kv_pool/pool_store.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace trimtab::kv_pool {
+
+namespace {
+
+// A user asks for one block at a time; one that piles up pins forgets to give them back.
+constexpr std::size_t kPinsPerClientMax = 64;
+
+}  // namespace
+
+PoolStore::PoolStore(std::span<std::byte> memory, std::uint64_t slot_stride, std::uint64_t block_bytes,
+                     std::uint64_t first_epoch, const FileTier* tier, IoWorkers* workers)
+    : memory_(memory),
+      slot_stride_(slot_stride),
+      block_bytes_(block_bytes),
+      workers_(workers),
+      writes_files_(tier != nullptr),
+      slots_(memory.size() / slot_stride),
+      index_(static_cast<std::uint32_t>(slots_.size()), first_epoch),
+      file_slots_(tier != nullptr ? tier->slots() : 0),
+      file_index_(std::max<std::uint32_t>(1, static_cast<std::uint32_t>(file_slots_.size())), first_epoch) {
+  for (std::size_t i = slots_.size(); i > 0; --i) free_.push_back(static_cast<std::uint32_t>(i - 1));
+  std::vector<bool> taken(file_slots_.size(), false);
+  if (tier != nullptr) {
+    for (const FileEntry& entry : tier->recovered()) {
+      file_index_.insert(entry.key, entry.slot);
+      file_slots_[entry.slot].checksum = entry.checksum;
+      taken[entry.slot] = true;
+    }
+    counters_.recovered_entries = tier->recovered().size();
+    counters_.log_records_dropped = tier->dropped_records();
+  }
+  for (std::size_t i = file_slots_.size(); i > 0; --i)
+    if (!taken[i - 1]) file_free_.push_back(static_cast<std::uint32_t>(i - 1));
+}
+
+std::span<std::byte> PoolStore::bytes(std::uint32_t slot) const {
+  return memory_.subspan(slot * slot_stride_, block_bytes_);
+}
+
+protocol::Matched PoolStore::match(std::span<const BlockKey> keys, bool counted) {
+  std::uint32_t present = 0;
+  while (present < keys.size() && (index_.find(keys[present]) || file_index_.find(keys[present]))) ++present;
+  index_.touch(keys.first(present));
+  file_index_.touch(keys.first(present));
+  if (counted) {
+    ++counters_.match_requests;
+    counters_.blocks_queried += keys.size();
+    counters_.blocks_hit += present;
+    counters_.blocks_missed += keys.size() - present;
+  }
+  return {present, std::max(index_.epoch(), file_index_.epoch())};
+}
+
+std::optional<std::uint32_t> PoolStore::take_memory_slot() {
+  if (free_.empty()) {
+    const auto oldest = index_.oldest([this](const kv::PrefixIndex::Entry& entry) {
+      const Slot& slot = slots_[entry.value];
+      return slot.pins == 0 && !slot.storing && slot.commit == 0;
+    });
+    if (!oldest) return {};
+    index_.erase(oldest->key);
+    free_slot(oldest->value);
+    ++counters_.memory_evictions;
+  }
+  const std::uint32_t slot = free_.back();
+  free_.pop_back();
+  return slot;
+}
+
+void PoolStore::free_slot(std::uint32_t slot) {
+  slots_[slot] = Slot{};
+  free_.push_back(slot);
+}
+
+void PoolStore::pin(ClientId client, std::uint32_t slot) {
+  ++slots_[slot].pins;
+  pins_[client].insert(slot);
+}
+
+void PoolStore::drop_pin(std::uint32_t slot) {
+  TRIMTAB_CHECK(slots_[slot].pins > 0);
+  --slots_[slot].pins;
+  if (slots_[slot].state == State::kWithdrawn && slots_[slot].pins == 0 && !slots_[slot].storing)
+    free_slot(slot);
+}
+
+std::optional<protocol::Got> PoolStore::get(ClientId client, BlockKey key) {
+  using protocol::GetOutcome;
+  if (const auto held = pins_.find(client); held != pins_.end() && held->second.size() >= kPinsPerClientMax) {
+    ++counters_.gets_refused;
+    return protocol::Got{GetOutcome::kRefused, 0, 0};
+  }
+  if (const auto found = index_.find(key)) {
+    pin(client, found->value);
+    ++counters_.gets_memory;
+    return protocol::Got{GetOutcome::kPinned, found->value, slots_[found->value].checksum};
+  }
+  const auto in_file = file_index_.find(key);
+  const auto started = in_progress_.find(key);
+  // Being written anew (after a withdrawal) while an older copy reached the file: not there until committed.
+  const bool being_written =
+      started != in_progress_.end() && slots_[started->second].state == State::kWriting;
+  if (!in_file || being_written) {
+    ++counters_.gets_stale;
+    return protocol::Got{GetOutcome::kMissing, 0, 0};
+  }
+  if (started != in_progress_.end()) {
+    loads_[started->second].push_back(client);
+    return {};
+  }
+  const auto slot = take_memory_slot();
+  if (!slot) {
+    ++counters_.gets_refused;
+    return protocol::Got{GetOutcome::kRefused, 0, 0};
+  }
+  FileSlot& file_slot = file_slots_[in_file->value];
+  slots_[*slot].state = State::kLoading;
+  slots_[*slot].key = key;
+  slots_[*slot].checksum = file_slot.checksum;
+  in_progress_[key] = *slot;
+  loads_[*slot].push_back(client);
+  ++file_slot.readers;
+  workers_->load({{key, in_file->value, file_slot.checksum}, *slot, bytes(*slot)});
+  return {};
+}
+
+bool PoolStore::unpin(ClientId client, std::uint32_t slot, bool corrupt) {
+  const auto held = pins_.find(client);
+  if (held == pins_.end()) return false;
+  const auto one = held->second.find(slot);
+  if (one == held->second.end()) return false;
+  held->second.erase(one);
+  if (held->second.empty()) pins_.erase(held);
+  if (corrupt && slots_[slot].state == State::kReady) {
+    ++counters_.corrupt;
+    withdraw_memory(slot);
+  }
+  drop_pin(slot);
+  return true;
+}
+
+void PoolStore::withdraw_memory(std::uint32_t slot) {
+  Slot& entry = slots_[slot];
+  index_.erase(entry.key);
+  settle(entry);
+  entry.state = State::kWithdrawn;
+  if (entry.pins == 0 && !entry.storing) free_slot(slot);
+}
+
+void PoolStore::withdraw_file(BlockKey key) {
+  const auto found = file_index_.find(key);
+  if (!found) return;
+  file_index_.erase(key);
+  pending_erases_.push_back({key, found->value, file_slots_[found->value].checksum});
+}
+
+void PoolStore::settle(Slot& slot) {
+  if (slot.commit == 0) return;
+  undurable_.erase(slot.commit);
+  slot.commit = 0;
+}
+
+protocol::PutSlot PoolStore::put(ClientId client, BlockKey key, std::optional<BlockKey> parent) {
+  using protocol::PutOutcome;
+  if (index_.find(key) || file_index_.find(key) || in_progress_.contains(key)) {
+    ++counters_.puts_present;
+    return {PutOutcome::kPresent, 0};
+  }
+  const auto slot = grants_.contains(client) ? std::nullopt : take_memory_slot();
+  if (!slot) {
+    ++counters_.puts_refused;
+    return {PutOutcome::kRefused, 0};
+  }
+  slots_[*slot].state = State::kWriting;
+  slots_[*slot].key = key;
+  slots_[*slot].parent = parent;
+  slots_[*slot].owner = client;
+  in_progress_[key] = *slot;
+  grants_[client] = *slot;
+  return {PutOutcome::kGranted, *slot};
+}
+
+bool PoolStore::commit(ClientId client, std::uint32_t slot, std::uint64_t checksum) {
+  const auto grant = grants_.find(client);
+  if (grant == grants_.end() || grant->second != slot) return false;
+  grants_.erase(grant);
+  Slot& entry = slots_[slot];
+  in_progress_.erase(entry.key);
+  entry.state = State::kReady;
+  entry.checksum = checksum;
+  TRIMTAB_CHECK(index_.insert(entry.key, slot, entry.parent));
+  ++counters_.puts_stored;
+  if (writes_files_) {
+    entry.commit = ++last_commit_;
+    undurable_.insert(entry.commit);
+    dirty_.push_back(slot);
+    start_store();
+  }
+  return true;
+}
+
+void PoolStore::leave(ClientId client) {
+  if (const auto held = pins_.find(client); held != pins_.end()) {
+    for (const std::uint32_t slot : held->second) drop_pin(slot);
+    pins_.erase(held);
+  }
+  if (const auto grant = grants_.find(client); grant != grants_.end()) {
+    in_progress_.erase(slots_[grant->second].key);
+    free_slot(grant->second);
+    grants_.erase(grant);
+    ++counters_.puts_abandoned;
+  }
+  for (auto& [slot, waiting] : loads_) std::erase(waiting, client);
+  std::erase_if(flushes_, [client](const auto& flush) { return flush.first == client; });
+}
+
+PoolStore::Answers PoolStore::take_answers() { return std::exchange(answers_, {}); }
+
+PoolStats PoolStore::stats() const {
+  PoolStats stats = counters_;
+  stats.memory_entries = index_.size();
+  stats.memory_slots = slots_.size();
+  stats.file_entries = file_index_.size();
+  stats.file_slots = file_slots_.size();
+  stats.block_bytes = block_bytes_;
+  stats.dirty_entries = undurable_.size();
+  for (const auto& [client, slots] : pins_) stats.pins += slots.size();
+  stats.memory_only = writes_files_ ? 0 : 1;
+  return stats;
+}
+
+}  // namespace trimtab::kv_pool

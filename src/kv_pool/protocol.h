@@ -1,0 +1,162 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kv_pool/pool_stats.h"
+#include "wire/messages.h"
+
+/// What the loader and its users say over the pool's socket. A user asks one question at a time; a question
+/// that is given up closes the connection, and the loader then takes back all that the connection held. Bulk
+/// data lies in the shared segment that `Welcome` names.
+namespace trimtab::kv_pool::protocol {
+
+using model::BlockKey;
+
+inline constexpr std::uint32_t kVersion = 1;
+
+constexpr wire::Type kv_type(int offset) {
+  return static_cast<wire::Type>(static_cast<int>(wire::Type::kKvFirst) + offset);
+}
+
+/// User -> loader, first. `block_bytes` 0: any.
+struct Hello {
+  static constexpr wire::Type kType = kv_type(0);
+  std::uint32_t version = kVersion;
+  std::uint64_t block_bytes = 0;
+  template <class A>
+  void visit(A& a) {
+    a(version, block_bytes);
+  }
+};
+
+/// Slot i of the memory tier begins at byte i * slot_stride of the segment.
+struct Welcome {
+  static constexpr wire::Type kType = kv_type(1);
+  std::string refusal;  // not empty: why the loader does not serve this user
+  std::string segment;
+  std::uint32_t slots = 0;
+  std::uint64_t slot_stride = 0, block_bytes = 0;
+  template <class A>
+  void visit(A& a) {
+    a(refusal, segment, slots, slot_stride, block_bytes);
+  }
+};
+
+struct Match {
+  static constexpr wire::Type kType = kv_type(2);
+  std::uint8_t counted = 1;
+  std::vector<BlockKey> keys;
+  template <class A>
+  void visit(A& a) {
+    a(counted, keys);
+  }
+};
+struct Matched {
+  static constexpr wire::Type kType = kv_type(3);
+  std::uint32_t blocks = 0;
+  std::uint64_t epoch = 0;
+  template <class A>
+  void visit(A& a) {
+    a(blocks, epoch);
+  }
+};
+
+/// Answered by `Got` once the block lies in memory; it is then pinned until `Unpin`.
+struct Get {
+  static constexpr wire::Type kType = kv_type(4);
+  BlockKey key;
+  template <class A>
+  void visit(A& a) {
+    a(key);
+  }
+};
+enum class GetOutcome : std::uint8_t { kPinned, kMissing, kCorrupt, kRefused };
+struct Got {
+  static constexpr wire::Type kType = kv_type(5);
+  GetOutcome outcome = GetOutcome::kMissing;
+  std::uint32_t slot = 0;
+  std::uint64_t checksum = 0;
+  template <class A>
+  void visit(A& a) {
+    a(outcome, slot, checksum);
+  }
+};
+/// No answer. `corrupt`: the content did not match; the entry is withdrawn.
+struct Unpin {
+  static constexpr wire::Type kType = kv_type(6);
+  std::uint32_t slot = 0;
+  std::uint8_t corrupt = 0;
+  template <class A>
+  void visit(A& a) {
+    a(slot, corrupt);
+  }
+};
+
+struct Put {
+  static constexpr wire::Type kType = kv_type(7);
+  BlockKey key;
+  std::uint8_t has_parent = 0;
+  BlockKey parent;
+  template <class A>
+  void visit(A& a) {
+    a(key, has_parent, parent);
+  }
+};
+enum class PutOutcome : std::uint8_t { kGranted, kPresent, kRefused };
+struct PutSlot {
+  static constexpr wire::Type kType = kv_type(8);
+  PutOutcome outcome = PutOutcome::kRefused;
+  std::uint32_t slot = 0;
+  template <class A>
+  void visit(A& a) {
+    a(outcome, slot);
+  }
+};
+/// The granted slot is filled: make it visible. Answered by `Committed`.
+struct Commit {
+  static constexpr wire::Type kType = kv_type(9);
+  std::uint32_t slot = 0;
+  std::uint64_t checksum = 0;
+  template <class A>
+  void visit(A& a) {
+    a(slot, checksum);
+  }
+};
+struct Committed {
+  static constexpr wire::Type kType = kv_type(10);
+  template <class A>
+  void visit(A&) {}
+};
+
+/// Answered by `Flushed` when everything committed before is durable, or cannot become so.
+struct Flush {
+  static constexpr wire::Type kType = kv_type(11);
+  template <class A>
+  void visit(A&) {}
+};
+struct Flushed {
+  static constexpr wire::Type kType = kv_type(12);
+  std::uint8_t durable = 0;
+  template <class A>
+  void visit(A& a) {
+    a(durable);
+  }
+};
+
+struct AskStats {
+  static constexpr wire::Type kType = kv_type(13);
+  template <class A>
+  void visit(A&) {}
+};
+struct Stats {
+  static constexpr wire::Type kType = kv_type(14);
+  PoolStats stats;
+  template <class A>
+  void visit(A& a) {
+    a(stats);
+  }
+};
+
+}  // namespace trimtab::kv_pool::protocol
