@@ -1,7 +1,8 @@
 #pragma once
 
-#include <optional>
+#include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "base/error.h"
 #include "model/profile.h"
@@ -19,13 +20,18 @@ base::Result<model::Profile> parse_profile(std::string_view text, const std::str
 struct CalibrationNote {
   std::string machine;            // what was measured on
   std::int64_t samples = 0;       // steps measured
-  double mean_error_ratio = 0.0;  // mean |predicted - actual| / actual over the samples
-  double worst_error_ratio = 0.0;
+  double error_ratio_mean = 0.0;  // mean |predicted - actual| / actual over the samples
+  double error_ratio_worst = 0.0;
+};
+
+struct Calibration {
+  model::CostSpec cost;  // replaces `Profile::cost`
+  CalibrationNote note;
 };
 
 /// A calibration file: a `[cost]` table as in a profile, and a `[calibration]` table that says where it comes
-/// from. `load_cost` reads what `cost_toml` writes; the result replaces `Profile::cost`.
+/// from. `load_cost` reads what `cost_toml` writes.
 std::string cost_toml(const model::QuadraticCost& cost, const CalibrationNote& note);
-base::Result<model::CostSpec> load_cost(const std::string& path);
+base::Result<Calibration> load_cost(const std::string& path);
 
 }  // namespace trimtab::config

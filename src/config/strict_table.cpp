@@ -157,13 +157,23 @@ base::Result<StrictTable> StrictTable::parse(std::string_view text, const std::s
 }
 
 base::Result<StrictTable> StrictTable::parse_file(const std::string& path) {
+  auto text = read_text(path);
+  if (!text) return tl::unexpected<base::Error>(std::move(text).error());
+  return parse(*text, path);
+}
+
+base::Result<std::string> read_text(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) return base::fail(base::Code::kNotFound, "cannot open this file; does it exist?", path);
   std::string text(kTextBytesMax + 1, '\0');
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (in.bad()) return base::fail(base::Code::kIo, "cannot read this file", path);
+  if (in.bad()) return base::fail(base::Code::kIo, "cannot read this file; is it a directory?", path);
   text.resize(static_cast<std::size_t>(in.gcount()));
-  return parse(text, path);
+  if (text.size() > kTextBytesMax) {
+    return base::fail(base::Code::kTooLarge,
+                      fmt::format("over {} bytes; no configuration is that large", kTextBytesMax), path);
+  }
+  return text;
 }
 
 std::string StrictTable::full(std::string_view key) const { return join(path_, key); }

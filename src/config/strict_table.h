@@ -107,4 +107,7 @@ class StrictTable {
   std::string path_;  // dotted, for messages
 };
 
+/// The text of a configuration file. Errors: kNotFound, kIo; longer than 256 KiB: kTooLarge.
+base::Result<std::string> read_text(const std::string& path);
+
 }  // namespace trimtab::config
