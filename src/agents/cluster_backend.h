@@ -24,11 +24,10 @@ struct ClusterBackendOptions {
   std::string log_dir;               // decision log; empty: none on disk
   std::uint64_t log_file_bytes_max = 64UL << 20;
   double log_sample_ratio = 1.0;
-  std::string tokenizer_fingerprint;         // part of every block key
-  std::string kv_format = "f16";             // likewise
-  std::uint64_t model_fingerprint = 0;       // 0: that of the first engine that says hello
-  std::size_t journeys_max = 2048;           // requests kept for GET /debug/requests/ID without the disk
-  std::size_t journey_entries_max = 40'000;  // per request; beyond, its oldest chunks and tokens are dropped
+  std::string tokenizer_fingerprint;            // part of every block key
+  std::string kv_format = "f16";                // likewise
+  std::uint64_t model_fingerprint = 0;          // 0: that of the first engine that says hello
+  std::size_t journeys_bytes_max = 64UL << 20;  // of the newest requests, for GET /debug/requests/ID
   /// Warnings for people: lost ranks, refused hellos, a log that cannot be written. Called on the one thread.
   std::function<void(const std::string&)> warn;
 };

@@ -11,6 +11,17 @@ namespace trimtab::agents {
 using base::Nanos;
 using base::TokenCount;
 
+namespace {
+
+/// Enumerations come raw from the peer: a value that this build does not know must not reach a table.
+base::Code known(base::Code code) { return code <= base::Code::kInternal ? code : base::Code::kInternal; }
+
+model::FinishReason known(model::FinishReason reason) {
+  return reason <= model::FinishReason::kLength ? reason : model::FinishReason::kStop;
+}
+
+}  // namespace
+
 ReferenceAgent::ReferenceAgent(model::Role role, model::EngineId engine, std::uint32_t ranks,
                                ControlServer& server, OnReport on_report)
     : role_(role), engine_(engine), server_(server), on_report_(std::move(on_report)), members_(ranks) {}
@@ -193,7 +204,7 @@ void ReferenceAgent::on(std::uint32_t rank, const wire::PrefillDone& message) {
                                       message.handed_blocks > 0,
                                       TokenCount{message.hit_tokens},
                                       TokenCount{message.computed_tokens},
-                                      message.finish};
+                                      known(message.finish)};
   report.tokens.push_back({message.id, message.first_token, message.logits_checksum});
   report.stored_blocks = message.stored_blocks;
   report.handed_blocks = message.handed_blocks;
@@ -203,7 +214,7 @@ void ReferenceAgent::on(std::uint32_t rank, const wire::PrefillDone& message) {
 void ReferenceAgent::on(std::uint32_t rank, const wire::RequestFailed& message) {
   Report report;
   report.from = place(rank);
-  report.event = cluster::RequestFailed{report.from, message.id, message.code, message.message};
+  report.event = cluster::RequestFailed{report.from, message.id, known(message.code), message.message};
   on_report_(std::move(report));
 }
 
@@ -235,7 +246,7 @@ void ReferenceAgent::on(std::uint32_t rank, const wire::DecodeStep& message) {
   report.from = place(rank);
   report.step = message.step;
   for (const wire::TokenOut& token : message.tokens) {
-    event.tokens.push_back({token.id, token.finish});
+    event.tokens.push_back({token.id, known(token.finish)});
     report.tokens.push_back({token.id, token.token, token.logits_checksum});
   }
   report.event = std::move(event);
@@ -278,8 +289,8 @@ void ReferenceAgent::on(std::uint32_t rank, const wire::Encoded& message) {
 void ReferenceAgent::on(std::uint32_t rank, const wire::EncodeFailed& message) {
   Report report;
   report.from = place(rank);
-  report.event =
-      cluster::EncodeFailed{encoder_id(rank), message.id, message.image, message.code, message.message};
+  report.event = cluster::EncodeFailed{encoder_id(rank), message.id, message.image, known(message.code),
+                                       message.message};
   on_report_(std::move(report));
 }
 

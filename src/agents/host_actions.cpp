@@ -1,0 +1,158 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "agents/host.h"
+#include "base/check.h"
+#include "kv/hit_rule.h"
+#include "kv/key_chain.h"
+
+/// A request that its client left may still be named by an action that was decided before the machine heard
+/// of it: such an action is skipped, and the Abort that follows frees what the place had.
+namespace trimtab::agents {
+
+using base::Nanos;
+using base::TokenCount;
+
+void Host::perform(const cluster::Action& action, const Report& report) {
+  std::visit([&](const auto& one) { on(one, report); }, action);
+}
+
+void Host::extend_keys(RequestState& request) {
+  kv::KeyChain chain(request.key_root, request.keys, request.tokens, request.spans);
+  const auto fresh = chain.take_new_keys();
+  request.keys.insert(request.keys.end(), fresh.begin(), fresh.end());
+}
+
+void Host::on(const cluster::Match& action, const Report&) {
+  RequestState* request = find(action.id);
+  if (request == nullptr) return;
+  extend_keys(*request);
+  const bool first = !std::exchange(request->matched_before, true);
+  std::uint32_t blocks = 0;
+  if (!request->keys.empty()) {
+    const auto matched = prefixes_->match(request->keys, first);
+    if (matched) {
+      // A pool that claims more than it was asked for is broken, not generous.
+      blocks = std::min(*matched, static_cast<std::uint32_t>(request->keys.size()));
+    } else {
+      metrics_.on_match_failed();
+    }
+  }
+  kv::HitQuery query;
+  query.prompt_tokens = static_cast<std::int64_t>(request->tokens.size());
+  query.matched_blocks = blocks;
+  const kv::Hit hit = kv::decide_hit(query, options_.profile.kv);
+  if (first) metrics_.on_match(TokenCount{query.prompt_tokens}, hit.tokens);
+  post_event(cluster::Matched{action.id, TokenCount{query.prompt_tokens}, hit.tokens});
+}
+
+void Host::on(const cluster::AcceptedAction& action, const Report&) {
+  RequestState* request = find(action.id);
+  if (request == nullptr) return;
+  const std::shared_ptr<cluster::Sink> sink = request->sink;
+  sink->on_accepted({action.id, static_cast<std::uint32_t>(action.prompt.value),
+                     static_cast<std::uint32_t>(action.hit.value)});
+}
+
+void Host::on(const cluster::StartPrefill& action, const Report&) {
+  if (const RequestState* request = find(action.id))
+    agent(model::Role::kPrefill, action.rank.engine).start_prefill(*request, action);
+}
+
+void Host::on(const cluster::StartEncode& action, const Report&) {
+  RequestState* request = find(action.id);
+  if (request == nullptr) return;
+  TRIMTAB_CHECK(action.image < request->images.size());
+  ImageState& image = request->images[action.image];
+  unlink_segment(image.segment);  // of a try whose reader died before it read
+  image.segment =
+      fmt::format("{}/emb-{}-{}-{}", options_.shm_dir, action.id.value, action.image, ++image.tries);
+  image.rows = image.hidden = 0;
+  encodings_.asked(action.id, action.image, action.encoder, image.segment);
+  agent(model::Role::kVision, model::EngineId{action.encoder.machine.value}).encode(*request, action);
+}
+
+void Host::on(const cluster::SendEmbeddings& action, const Report&) {
+  if (const RequestState* request = find(action.id))
+    agent(model::Role::kPrefill, action.rank.engine).send_embeddings(*request, action);
+}
+
+void Host::on(const cluster::DropEmbeddings& action, const Report&) {
+  if (RequestState* request = find(action.id)) unlink_segment(request->images[action.image].segment);
+}
+
+void Host::on(const cluster::Reserve& action, const Report&) {
+  agent(model::Role::kDecode, action.rank.engine).reserve(action);
+}
+
+void Host::on(const cluster::SendTarget& action, const Report&) {
+  const RequestState* request = find(action.id);
+  if (request == nullptr) return;
+  const auto blocks = request->reserved_blocks.find(action.decode);
+  TRIMTAB_CHECK(blocks != request->reserved_blocks.end(), "a target without a reservation");
+  const std::string segment =
+      agent(model::Role::kDecode, action.decode.engine).segment_of(action.decode.rank);
+  agent(model::Role::kPrefill, action.prefill.engine).send_target(*request, action, segment, blocks->second);
+}
+
+void Host::on(const cluster::StartDecode& action, const Report&) {
+  RequestState* request = find(action.id);
+  if (request == nullptr) return;
+  extend_keys(*request);
+  agent(model::Role::kDecode, action.rank.engine).start_decode(*request, action);
+}
+
+void Host::on(const cluster::Abort& action, const Report&) {
+  RequestState* request = find(action.id);
+  if (request != nullptr && action.place.role == model::Role::kDecode)
+    request->reserved_blocks.erase(action.place.rank_id());
+  agent(action.place.role, action.place.engine).abort(action);
+}
+
+void Host::on(const cluster::Deliver& action, const Report& report) {
+  RequestState* request = find(action.id);
+  if (request == nullptr) return;
+  const auto token = std::find_if(report.tokens.begin(), report.tokens.end(),
+                                  [&](const ReportedToken& t) { return t.id == action.id; });
+  TRIMTAB_CHECK(token != report.tokens.end(), "a token is delivered that nobody reported");
+  metrics_.on_token(*request, now_);
+  request->tokens.push_back(token->token);
+  if (!request->first_token_at) request->first_token_at = now_;
+  request->last_token_at = now_;
+  log({io::TokenEntry{action.id, now_, report.from, report.step, token->token, token->logits_checksum}});
+  if (report.from.role == model::Role::kPrefill)
+    log({io::BlocksEntry{action.id, now_, report.stored_blocks, report.handed_blocks}});
+  const std::shared_ptr<cluster::Sink> sink = request->sink;
+  sink->on_tokens(std::span{&token->token, 1});
+}
+
+void Host::on(const cluster::Finish& action, const Report&) {
+  RequestState* request = find(action.id);
+  if (request == nullptr) return;
+  metrics_.on_end(*request, action.reason == model::FinishReason::kLength ? "length" : "stop");
+  const std::shared_ptr<cluster::Sink> sink = request->sink;
+  forget(action.id);
+  const auto count = [](TokenCount tokens) { return static_cast<std::uint32_t>(tokens.value); };
+  sink->on_finished(
+      {action.reason, count(action.prompt), count(action.hit), count(action.computed), count(action.output)});
+}
+
+void Host::on(const cluster::Fail& action, const Report&) {
+  RequestState* request = find(action.id);
+  if (request == nullptr) return;
+  metrics_.on_end(*request, std::string(base::name(action.code)));
+  const std::shared_ptr<cluster::Sink> sink = request->sink;
+  forget(action.id);
+  sink->on_failed(base::Error{action.code, action.message, "cluster"}, action.retry_after);
+}
+
+void Host::on(const cluster::Log& action, const Report&) {
+  metrics_.on_record(action.record);
+  log({action.record});
+}
+
+void Host::on(const cluster::SetTimer& action, const Report&) { set_timer(action.at); }
+
+}  // namespace trimtab::agents

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "agents/request_state.h"
+#include "base/metrics.h"
+#include "cluster/records.h"
+#include "cluster/status.h"
+#include "obs/registry.h"
+#include "policy/cost/drift.h"
+
+namespace trimtab::agents {
+
+/// Help texts and buckets of every metric below.
+void describe_metrics(obs::Registry& registry);
+
+/// What the host reports to the dashboard. Counters as things happen; gauges when `sample` is called.
+class ServingMetrics {
+ public:
+  explicit ServingMetrics(base::Metrics& metrics) : metrics_(metrics) {}
+
+  void on_record(const cluster::Record& record);
+  void on_prefill_step(const cluster::PrefillStepped& step);
+  void on_match(base::TokenCount tokens, base::TokenCount hit);
+  void on_match_failed();
+  void on_token(const RequestState& request, base::Nanos now);
+  /// `outcome`: stop, length, cancelled, or the name of an error code.
+  void on_end(const RequestState& request, const std::string& outcome);
+  void on_lost(const cluster::Place& place);
+
+  void sample(const cluster::ClusterStatus& status, std::size_t requests, std::size_t encodings,
+              std::uint64_t log_bytes_dropped);
+
+  struct Drift {
+    policy::DriftMonitor monitor;
+    bool alarmed = false;
+    std::uint64_t alarms = 0;
+  };
+  /// Predicted against actual step cost, by prefill engine.
+  const std::map<model::EngineId, Drift>& drift() const { return drift_; }
+
+ private:
+  void sample(const cluster::EngineStatus& engine, const cluster::RankStatus& rank);
+  base::Metrics& metrics_;
+  std::map<model::EngineId, Drift> drift_;
+};
+
+std::string role_name(model::Role role);
+
+}  // namespace trimtab::agents

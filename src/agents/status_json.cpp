@@ -1,0 +1,137 @@
+#include "agents/status_json.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+namespace trimtab::agents {
+
+using nlohmann::json;
+
+namespace {
+
+json millis(std::int64_t span_ns) {
+  if (span_ns == INT64_MAX) return nullptr;
+  return static_cast<double>(span_ns) * 1e-6;
+}
+
+json rank_json(model::Role role, const cluster::RankStatus& rank, const MemberStatus& member) {
+  json object = {{"rank", rank.place.rank},
+                 {"connected", member.connected},
+                 {"serving", rank.heard},
+                 {"pid", member.pid},
+                 {"requests", rank.requests},
+                 {"steps", member.steps},
+                 {"last_step_actual_ms", millis(member.actual_ns)}};
+  if (role == model::Role::kVision) {
+    object["patches_in_flight"] = rank.patches;
+    return object;
+  }
+  object["blocks_total"] = member.blocks_total;
+  object["blocks_free"] = member.blocks_free;
+  object["stored_blocks"] = member.stored_blocks;
+  if (role == model::Role::kPrefill) {
+    object["last_step_predicted_ms"] = millis(member.predicted_ns);
+    object["last_vote_ms"] = millis(member.vote_ns);
+    object["last_budget_min_ms"] = millis(member.budget_ns);
+    object["waiting"] = member.waiting;
+    object["waiting_quota_ms"] = millis(member.waiting_ns);
+  } else {
+    object["running"] = rank.running;
+    object["kv_tokens"] = rank.kv.value;
+    object["reported_running"] = member.running;
+    object["reported_kv_tokens"] = member.kv_tokens;
+  }
+  return object;
+}
+
+json cost_json(const ServingMetrics::Drift& drift) {
+  const policy::DriftVerdict verdict = drift.monitor.verdict();
+  return {{"steps", verdict.steps},
+          {"error_ratio", verdict.error_ratio_mean},
+          {"bias_ratio", verdict.bias_ratio_mean},
+          {"alarm", verdict.alarm},
+          {"alarms", drift.alarms}};
+}
+
+json engine_json(const StatusParts& parts, const cluster::EngineStatus& engine) {
+  json object = {{"role", role_name(engine.role)},
+                 {"engine", engine.engine.value},
+                 {"serving", engine.serving},
+                 {"draining", engine.draining},
+                 {"ranks", json::array()}};
+  if (engine.role == model::Role::kPrefill) {
+    object["tiers"] = engine.tiers;
+    object["quota_left_ms"] = engine.quota_left ? millis(engine.quota_left->value) : json();
+    const auto drift = parts.drift.find(engine.engine);
+    object["cost"] = drift == parts.drift.end() ? json() : cost_json(drift->second);
+  }
+  const auto members = parts.members.find({engine.role, engine.engine});
+  for (const cluster::RankStatus& rank : engine.ranks) {
+    const bool known = members != parts.members.end() && rank.place.rank < members->second.size();
+    object["ranks"].push_back(
+        rank_json(engine.role, rank, known ? members->second[rank.place.rank] : MemberStatus{}));
+  }
+  return object;
+}
+
+/// What a person should look at, in words.
+json alarms_of(const StatusParts& parts) {
+  json alarms = json::array();
+  for (const cluster::EngineStatus& engine : parts.cluster.engines) {
+    if (engine.serving) continue;
+    alarms.push_back(fmt::format("{} {} is not serving: a rank of it is missing", role_name(engine.role),
+                                 engine.engine.value));
+  }
+  for (const auto& [engine, drift] : parts.drift) {
+    const policy::DriftVerdict verdict = drift.monitor.verdict();
+    if (verdict.alarm) alarms.push_back(fmt::format("prefill engine {}: {}", engine.value, verdict.reason));
+  }
+  if (!parts.pool) alarms.push_back("the KV pool does not answer: every prompt is computed in full");
+  if (parts.pool && parts.pool->memory_only != 0)
+    alarms.push_back("the KV pool has no working file tier: hits will not survive a restart");
+  if (parts.log_bytes_dropped > 0)
+    alarms.push_back(
+        fmt::format("the decision log lost {} bytes: is its disk full?", parts.log_bytes_dropped));
+  return alarms;
+}
+
+}  // namespace
+
+std::string status_json(const StatusParts& parts) {
+  const cluster::ClusterStatus& cluster = parts.cluster;
+  json root;
+  root["ready"] = cluster.ready;
+  root["decode_policy"] = cluster.decode_policy;
+  root["requests"] = {
+      {"in_flight", parts.requests},          {"matching", cluster.matching}, {"queued", cluster.queued},
+      {"prefilling", cluster.prefilling},     {"decoding", cluster.decoding}, {"held", cluster.held},
+      {"releases", cluster.releases_pending}, {"oldest", json::array()}};
+  for (const RequestLine& line : parts.oldest) {
+    root["requests"]["oldest"].push_back({{"name", line.name},
+                                          {"id", line.id.value},
+                                          {"age_ms", millis(line.age.value)},
+                                          {"prompt_tokens", line.prompt_tokens},
+                                          {"output_tokens", line.output_tokens}});
+  }
+  root["tiers"] = json::array();
+  for (std::size_t tier = 0; tier < cluster.tiers.size(); ++tier) {
+    const cluster::TierStatus& status = cluster.tiers[tier];
+    root["tiers"].push_back(
+        {{"tier", tier},
+         {"bound_tokens", status.bound.value == INT64_MAX ? json() : json(status.bound.value)},
+         {"queued", status.queued},
+         {"queued_quota_ms", millis(status.queued_quota.value)}});
+  }
+  root["engines"] = json::array();
+  for (const cluster::EngineStatus& engine : cluster.engines)
+    root["engines"].push_back(engine_json(parts, engine));
+  root["pool"] = parts.pool ? json::parse(kv_pool::to_json(*parts.pool), nullptr, false) : json();
+  root["encodings_in_flight"] = parts.encodings;
+  root["alarms"] = alarms_of(parts);
+  root["decision_log"] = {{"dropped_bytes", parts.log_bytes_dropped}};
+  // Names come from clients: never fail on their bytes.
+  return root.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+}  // namespace trimtab::agents

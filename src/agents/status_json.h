@@ -1,0 +1,45 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "agents/agent.h"
+#include "agents/serving_metrics.h"
+#include "cluster/status.h"
+#include "kv_pool/pool_stats.h"
+
+namespace trimtab::agents {
+
+inline constexpr std::size_t kStatusRequestsMax = 32;
+
+struct RequestLine {
+  std::string name;
+  model::RequestId id;
+  base::Nanos age;
+  std::uint32_t prompt_tokens = 0, output_tokens = 0;
+};
+
+struct StatusParts {
+  cluster::ClusterStatus cluster;
+  std::map<std::pair<model::Role, model::EngineId>, std::vector<MemberStatus>> members;
+  const std::map<model::EngineId, ServingMetrics::Drift>& drift;
+  std::optional<kv_pool::PoolStats> pool;
+  std::size_t requests = 0, encodings = 0;
+  std::uint64_t log_bytes_dropped = 0;
+  std::vector<RequestLine> oldest;  // at most kStatusRequestsMax
+};
+
+/// `GET /debug/status`:
+///
+///   {"ready", "decode_policy",
+///    "requests": {"in_flight", "matching", "queued", "prefilling", "decoding", "held", "oldest": [...]},
+///    "tiers": [{"tier", "bound_tokens", "queued", "queued_quota_ms"}],
+///    "engines": [{"role", "engine", "serving", "draining", "tiers", "quota_left_ms", "cost": {...},
+///                 "ranks": [{"rank", "connected", "pid", ...}]}],
+///    "pool": {...} | null, "encodings_in_flight", "alarms": [text...], "decision_log": {"dropped_bytes"}}
+std::string status_json(const StatusParts& parts);
+
+}  // namespace trimtab::agents
