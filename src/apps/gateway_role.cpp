@@ -61,7 +61,7 @@ base::Status run_gateway(const Instance& instance) {
   options.log_dir = instance.state_dir + "/decisions";
   std::error_code ignored;
   std::filesystem::create_directories(options.log_dir, ignored);
-  options.tokenizer_fingerprint = instance.profile.name;
+  options.tokenizer_fingerprint = text->fingerprint();
   options.warn = [](const std::string& line) { spdlog::warn("{}", line); };
   auto backend = agents::ClusterBackend::start(std::move(options), io, clock, registry);
   if (!backend) return tl::unexpected(backend.error());
@@ -85,7 +85,7 @@ base::Status run_gateway_with_fake_engine(const Instance& instance, const FakeEn
   gateway::FakeOptions options;
   options.first_token = base::Nanos{fake.first_token_ms * 1'000'000};
   options.step = base::Nanos{fake.step_ms * 1'000'000};
-  options.turn_start = text->turn_start();
+  options.turn_start = text->chat.turn_start;
   gateway::FakeBackend backend(io, options);
   gateway::GatewayOptions gateway = gateway_options(instance);
   gateway.answers_path.clear();
