@@ -1,0 +1,33 @@
+#include "cluster/cluster.h"
+
+#include "base/check.h"
+#include "cluster/machine.h"
+
+namespace trimtab::cluster {
+
+base::Result<std::unique_ptr<Cluster>> Cluster::make(const model::ClusterConfig& config,
+                                                     const model::Profile& profile,
+                                                     std::unique_ptr<TierQueue> queue) {
+  TRIMTAB_CHECK(queue != nullptr);
+  auto decode = policy::make_decode_policy(policy::decode_config(config.decode));
+  if (!decode) return tl::unexpected(std::move(decode).error());
+  policy::VisionConfig vision_config;
+  vision_config.seed = config.seed;
+  auto vision = policy::make_vision_policy(vision_config);
+  if (!vision) return tl::unexpected(std::move(vision).error());
+  auto machine = std::make_unique<Machine>(
+      config, profile, Machine::Parts{std::move(queue), std::move(*decode), std::move(*vision)});
+  return std::unique_ptr<Cluster>(new Cluster(std::move(machine)));
+}
+
+Cluster::Cluster(std::unique_ptr<Machine> machine) : machine_(std::move(machine)) {}
+Cluster::~Cluster() = default;
+
+void Cluster::step(const Event& event, Nanos now, std::vector<Action>& out) {
+  machine_->step(event, now, out);
+}
+ClusterStatus Cluster::status() const { return machine_->status(); }
+Census Cluster::census() const { return machine_->census(); }
+bool Cluster::ready() const { return machine_->ready(); }
+
+}  // namespace trimtab::cluster

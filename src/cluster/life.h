@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "cluster/events.h"
+
+namespace trimtab::cluster {
+
+/// Where a request stands. What ends it (Finish, Fail, Cancelled) may come at any stage.
+///
+///   matching -> queued -> granted -> prefilling -> decoding -> done
+///      ^          a rank's promise    |               |
+///      └── preempted, rank lost, lease expired ◄──────┘
+enum class Stage : std::uint8_t {
+  kMatching,    // the host computes keys and asks the pool
+  kQueued,      // in its tier's queue
+  kGranted,     // leased to a rank, not sent yet: its decode place is not reserved
+  kPrefilling,  // sent to the rank
+  kDecoding,
+};
+std::string_view name(Stage stage);
+
+/// The request's place on the decode side, which has a life of its own beside the prefill.
+enum class Seat : std::uint8_t {
+  kNone,
+  kWanted,     // no rank has room (or one has not let go of it yet): held, asked again after each change
+  kReserving,  // a rank was asked
+  kReserved,   // it said yes
+  kTarget,     // the prefill rank knows where to hand over
+  kGone,       // it knew, and the decode group was lost: what it hands over is lost too
+  kRunning,
+};
+
+enum class ImageStage : std::uint8_t {
+  kIdle,
+  kWaiting,   // no encoder is there
+  kEncoding,  // at an encoder
+  kReady,     // embeddings are at the host
+  kSent,      // the prefill rank has them
+};
+
+struct ImageLife {
+  model::ImageSpan span;
+  ImageStage stage = ImageStage::kIdle;
+  EncoderId encoder;
+  std::uint32_t tries = 0;  // failed ones
+  Nanos asked_at;
+};
+
+/// One request of the cluster machine: sizes and states, no tokens.
+struct Life {
+  RequestId id;
+  TokenCount prompt, output_limit, generated;
+  std::vector<ImageLife> images;
+  Nanos arrival;
+  Nanos deadline = base::kForever;
+
+  Stage stage = Stage::kMatching;
+  bool accepted = false;    // the client was told
+  TokenCount hit;           // of the current pass
+  TokenCount first_hit;     // of the first: what the client is told
+  TokenCount computed;      // by prefill engines, all passes
+  std::uint32_t redos = 0;  // after failures; yields to memory do not count
+
+  std::int32_t preemptions = 0;
+
+  // The current pass.
+  Nanos quota;                    // predicted at the match
+  std::optional<RankId> prefill;  // granted or prefilling
+  Nanos batch_cap = base::kForever;
+  TokenCount prefilled;  // hit + computed so far
+  Nanos spent;           // its share of the steps' time
+
+  Seat seat = Seat::kNone;
+  RankId decode;                      // from kReserving on, kGone excluded
+  std::optional<Nanos> wanted_since;  // in this pass
+  bool held_logged = false;
+
+  TokenCount tokens() const { return prompt + generated; }
+  TokenCount output_left() const { return output_limit - generated; }
+  /// The prefill itself draws one token.
+  bool needs_decode() const { return output_left().value > 1; }
+  /// The image is not wholly inside the hit.
+  bool needs(const ImageLife& image) const {
+    return static_cast<std::int64_t>(image.span.position) + image.span.tokens > hit.value;
+  }
+};
+
+}  // namespace trimtab::cluster

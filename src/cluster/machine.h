@@ -1,0 +1,184 @@
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "cluster/actions.h"
+#include "cluster/events.h"
+#include "cluster/life.h"
+#include "cluster/membership.h"
+#include "cluster/releases.h"
+#include "cluster/status.h"
+#include "cluster/tier_queue.h"
+#include "model/cluster_config.h"
+#include "model/profile.h"
+#include "policy/admission/admission.h"
+#include "policy/cost/cost_model.h"
+#include "policy/decode/policy.h"
+#include "policy/prefill/tiers.h"
+#include "policy/vision/vision.h"
+
+namespace trimtab::cluster {
+
+/// What is ours to decide and not in the configuration file.
+struct MachineLimits {
+  std::uint32_t redos_max = 3;         // after failures (lost rank, expired lease, refusal by an engine)
+  std::uint32_t encode_tries_max = 3;  // per image
+  /// The decode place is reserved once what is left of the prompt fits this many step budgets: one for the
+  /// step, one for the answer's way back.
+  std::int64_t reserve_ahead_steps = 2;
+  /// A decode rank that refused is left alone until it reports, at most this long.
+  Nanos refusal_pause{200'000'000};
+};
+
+/// The inside of `Cluster`: one state, its events handled in one file each part of a request's life.
+///   machine.cpp        dispatch, time, joins, losses, drains
+///   machine_status.cpp what stands where
+///   machine_life.cpp   submission, match, requeue, and every way a request ends
+///   machine_prefill.cpp, machine_vision.cpp, machine_decode.cpp   the three kinds of engines
+class Machine {
+ public:
+  struct Parts {
+    std::unique_ptr<TierQueue> queue;
+    std::unique_ptr<policy::DecodePolicy> decode;
+    std::unique_ptr<policy::VisionPolicy> vision;
+  };
+  Machine(const model::ClusterConfig& config, const model::Profile& profile, Parts parts);
+
+  void step(const Event& event, Nanos now, std::vector<Action>& out);
+  ClusterStatus status() const;
+  Census census() const;
+  bool ready() const { return members_.complete(); }
+
+ private:
+  // machine.cpp
+  void on(const Joined& event);
+  void on(const Lost& event);
+  void on(const Drain& event);
+  void on(const Timer& event);
+  void on(const Released& event);
+  void on(const RequestFailed& event);
+  void on_time();
+  void set_timer();
+  Nanos next_instant() const;
+  void allocate(bool always_log);
+  void settle_lost(Place place);
+  void drop_group(Place place, const std::string& why);
+  EngineStatus engine_status(model::Role role, EngineId engine) const;
+  RankStatus rank_status(Place place) const;
+
+  // machine_life.cpp
+  void on(const Submitted& event);
+  void on(const Matched& event);
+  void on(const Cancelled& event);
+  bool fits_somewhere(Life& life);
+  bool admit(Life& life);
+  void enqueue(Life& life, std::string reason);
+  /// Back to the match with what was generated. Holdings elsewhere have been let go already. `counts`:
+  /// against redos_max; beyond it the request fails with `code`.
+  void requeue(Life& life, Place from, bool counts, base::Code code, const std::string& why);
+  void finish(Life& life, model::FinishReason reason);
+  void fail(Life& life, base::Code code, std::string message,
+            std::optional<Nanos> retry_after = std::nullopt);
+  /// Aborts it wherever it is and forgets it.
+  void erase(Life& life);
+  void let_go_prefill(Life& life);
+  void let_go_seat(Life& life);
+  void abort(RequestId id, Place place, std::optional<Place> then = std::nullopt);
+
+  // machine_prefill.cpp
+  void on(const Pull& event);
+  void on(const PrefillStepped& event);
+  void on(const PrefillDone& event);
+  void serve();
+  void grant(const policy::Grant& granted);
+  void start_prefill(Life& life);
+  void prefill_ended(Life& life);
+  void prefill_lost(Life& life, Place place, base::Code code, const std::string& why);
+  void expire_leases();
+  Nanos quota_left(const Life& life) const;
+  bool seat_is_due(const Life& life) const;
+
+  // machine_vision.cpp
+  void on(const Encoded& event);
+  void on(const EncodeFailed& event);
+  void encode_images(Life& life);
+  void encode(Life& life, std::uint32_t image);
+  void send_ready_images(Life& life);
+  void drop_ready_images(Life& life);
+  void encode_failed(Life& life, std::uint32_t image, base::Code code, const std::string& message);
+  void encoder_let_go(Life& life, std::uint32_t image);
+  void lose_encoder(EncoderId encoder);
+  void retry_waiting_images();
+  ImageLife* encoding(RequestId id, std::uint32_t image, EncoderId from);
+
+  // machine_decode.cpp
+  void on(const Reserved& event);
+  void on(const DecodeStepped& event);
+  void on(const Preempted& event);
+  /// Looks for a decode place; true when one was asked for. False: held, or the request ended.
+  bool want_seat(Life& life);
+  void hold_seat(Life& life);
+  void seat_lost(Life& life, base::Code code, const std::string& why);
+  void decode_ended(Life& life);
+  void reopen(RankId rank);
+  void retry_held();
+  void log_choice(Life& life, const policy::DecodeDecision& decision, TokenCount reserve);
+
+  // shared
+  void enter(Life& life, Stage stage);
+  std::uint32_t stages_of(Stage stage) const { return stages_[static_cast<std::size_t>(stage)]; }
+  Life* find(RequestId id);
+  /// The request, if it holds this prefill or decode place and what the place says is not of the past.
+  Life* holder(RequestId id, Place place);
+  const Life* find(RequestId id) const;
+  void hold(Place place, RequestId id);
+  void unhold(Place place, RequestId id);
+  template <class T>
+  void emit(T action) {
+    out_->emplace_back(std::move(action));
+  }
+  template <class Body>
+  void log(RequestId id, Body body) {
+    out_->emplace_back(Log{Record{id, now_, RecordBody{std::move(body)}}});
+  }
+
+  model::ClusterConfig config_;
+  MachineLimits limits_;
+  policy::CostModel cost_;
+  std::unique_ptr<TierQueue> queue_;
+  std::unique_ptr<policy::DecodePolicy> decode_;
+  std::unique_ptr<policy::VisionPolicy> vision_;
+  policy::AdmissionPolicy admission_;
+  policy::TierAllocator allocator_;
+  Membership members_;
+  Releases releases_;
+
+  std::unordered_map<RequestId, Life> lives_;  // looked up, never iterated
+  std::map<Place, std::set<RequestId>> holdings_;
+  std::set<std::pair<Nanos, RequestId>> deadlines_;
+  std::set<std::pair<Nanos, RequestId>> held_;  // Seat::kWanted, by wanted_since
+  std::set<RequestId> images_waiting_;          // with an image that found no encoder
+  // Images of requests that ended at an encoder which has not answered the abort yet.
+  std::map<std::pair<Place, RequestId>, std::vector<std::uint32_t>> aborted_images_;
+  std::map<RankId, Nanos> refused_;  // closed until then or until its next report
+  std::map<Place, std::uint32_t> reports_;
+  std::map<EngineId, policy::TierRange> ranges_;
+  std::vector<Nanos> demand_;              // per tier, of the last round
+  std::array<std::uint32_t, 5> stages_{};  // requests in each Stage
+  Nanos round_ends_;
+  std::optional<Nanos> timer_;
+  TokenCount held_tokens_;
+
+  Nanos now_;
+  std::vector<Action>* out_ = nullptr;  // of the step under way
+};
+
+}  // namespace trimtab::cluster

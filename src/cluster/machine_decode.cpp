@@ -1,0 +1,184 @@
+#include <algorithm>
+
+#include "base/check.h"
+#include "cluster/machine.h"
+
+namespace trimtab::cluster {
+
+using model::Role;
+
+namespace {
+
+std::optional<RankLoad> seen(const std::optional<policy::DecodeLoad>& load) {
+  if (!load) return std::nullopt;
+  return RankLoad{load->rank, load->running, load->kv};
+}
+
+}  // namespace
+
+void Machine::log_choice(Life& life, const policy::DecodeDecision& decision, TokenCount reserve) {
+  const policy::DecodeReason& reason = decision.reason;
+  log(life.id, DecodeRecord{seen(reason.winner), seen(reason.runner_up), decode_->config().policy,
+                            life.tokens(), reserve, reason.waterline, reason.mean_kv, reason.ceiling,
+                            static_cast<std::uint32_t>(reason.fitting), policy::describe(decision)});
+}
+
+bool Machine::want_seat(Life& life) {
+  const RequestId id = life.id;
+  if (!life.wanted_since) life.wanted_since = now_;
+  // One request never stands twice in an account: a rank that was told to let go of it has to answer first.
+  if (releases_.pending(id, Role::kDecode)) {
+    hold_seat(life);
+    return false;
+  }
+  // The KV at the hand-over has the token that the prefill draws to come.
+  const TokenCount kv = life.tokens() + TokenCount{1};
+  const TokenCount queued = held_tokens_ - (life.seat == Seat::kWanted ? life.tokens() : TokenCount{});
+  const policy::DecodeDecision decision = decode_->decide({id, kv, queued, *life.wanted_since}, now_);
+  const TokenCount growth = std::min(life.output_left(), TokenCount{config_.decode.headroom_tokens});
+  const TokenCount reserve = life.tokens() + growth;
+  if (!decision.rank && decision.reason.rule == policy::DecodeRule::kNeverFits) {
+    log_choice(life, decision, reserve);
+    if (life.generated.value > 0) {
+      finish(life, model::FinishReason::kLength);
+    } else {
+      fail(life, base::Code::kInvalidArgument, policy::describe(decision));
+    }
+    return false;
+  }
+  if (!decision.rank) {
+    if (!life.held_logged) log_choice(life, decision, reserve);
+    life.held_logged = true;
+    hold_seat(life);
+    return false;
+  }
+  if (life.seat == Seat::kWanted) let_go_seat(life);
+  life.held_logged = false;
+  log_choice(life, decision, reserve);
+  life.seat = Seat::kReserving;
+  life.decode = *decision.rank;
+  decode_->reserve(id, life.decode, kv, now_, life.preemptions);
+  hold(Place::of(Role::kDecode, life.decode), id);
+  emit(Reserve{id, life.decode, reserve});
+  return true;
+}
+
+void Machine::hold_seat(Life& life) {
+  if (life.seat == Seat::kWanted) return;
+  life.seat = Seat::kWanted;
+  held_.emplace(*life.wanted_since, life.id);
+  held_tokens_ += life.tokens();
+}
+
+// First come, first served: while the oldest finds no room the younger ones do not overtake it, or a stream
+// of small requests would keep a large one out for ever.
+void Machine::retry_held() {
+  const std::vector<std::pair<Nanos, RequestId>> order(held_.begin(), held_.end());
+  for (const auto& [since, id] : order) {
+    Life* life = find(id);
+    if (life == nullptr || life->seat != Seat::kWanted) continue;
+    if (releases_.pending(id, Role::kDecode)) continue;  // it waits for one rank's answer, not for room
+    if (!want_seat(*life) && find(id) != nullptr) return;
+  }
+}
+
+void Machine::reopen(RankId rank) {
+  if (refused_.erase(rank) == 0) return;
+  if (decode_->ledger().knows(rank)) decode_->set_open(rank, members_.open(Place::of(Role::kDecode, rank)));
+}
+
+void Machine::on(const Reserved& event) {
+  const Place place = Place::of(Role::kDecode, event.from);
+  Life* found = holder(event.id, place);
+  if (found == nullptr || found->seat != Seat::kReserving) return;
+  Life& life = *found;
+  log(life.id, ReservedRecord{event.from, event.granted, event.blocks_free});
+  if (!event.granted) {
+    // Our account was wrong about this rank. It is left alone until its next report has mended the account.
+    unhold(place, life.id);
+    decode_->ended(life.id, now_);
+    decode_->set_open(event.from, false);
+    refused_[event.from] = now_ + limits_.refusal_pause;
+    life.seat = Seat::kNone;
+    want_seat(life);
+    return;
+  }
+  life.seat = Seat::kReserved;
+  if (life.stage == Stage::kGranted) {
+    start_prefill(life);
+  } else {
+    life.seat = Seat::kTarget;
+    emit(SendTarget{life.id, *life.prefill, life.decode});
+  }
+}
+
+/// The rank holds nothing of it any more.
+void Machine::decode_ended(Life& life) {
+  unhold(Place::of(Role::kDecode, life.decode), life.id);
+  decode_->ended(life.id, now_);
+  life.seat = Seat::kNone;
+}
+
+void Machine::on(const DecodeStepped& event) {
+  const Place place = Place::of(Role::kDecode, event.from);
+  if (!members_.heard(place)) return;
+  ++reports_[place];
+  for (const TokenReport& token : event.tokens) {
+    Life* found = holder(token.id, place);
+    if (found == nullptr || found->seat != Seat::kRunning) continue;
+    Life& life = *found;
+    life.generated += TokenCount{1};
+    emit(Deliver{life.id});
+    decode_->grew(life.id, 1, now_);
+    if (token.finish != model::FinishReason::kNone) {
+      decode_ended(life);
+      finish(life, token.finish);
+    } else if (life.output_left().value <= 0) {
+      finish(life, model::FinishReason::kLength);  // the rank goes on beyond its limit: it is aborted there
+    }
+  }
+  policy::DecodeReport report;
+  report.rank = event.from;
+  report.running = event.running;
+  report.kv = event.kv;
+  report.as_of = now_;
+  decode_->report(report);
+  reopen(event.from);
+  retry_held();
+  serve();
+}
+
+void Machine::on(const Preempted& event) {
+  const Place place = Place::of(Role::kDecode, event.from);
+  Life* found = holder(event.id, place);
+  if (found == nullptr || found->seat != Seat::kRunning) return;
+  Life& life = *found;
+  decode_ended(life);
+  ++life.preemptions;
+  requeue(life, place, false, base::Code::kOverloaded, "preempted: " + event.reason);
+  retry_held();
+  serve();
+}
+
+/// The decode side of the request is gone without a word of its own: the rank failed it or was lost.
+void Machine::seat_lost(Life& life, base::Code code, const std::string& why) {
+  const Place place = Place::of(Role::kDecode, life.decode);
+  const Seat seat = life.seat;
+  decode_ended(life);
+  switch (seat) {
+    case Seat::kReserving:
+    case Seat::kReserved:
+      want_seat(life);  // nothing was handed over: only the choice is made again
+      break;
+    case Seat::kTarget:
+      life.seat = Seat::kGone;
+      break;
+    case Seat::kRunning:
+      requeue(life, place, true, code, why);
+      break;
+    default:
+      TRIMTAB_CHECK(false, "a seat that nobody holds was lost");
+  }
+}
+
+}  // namespace trimtab::cluster

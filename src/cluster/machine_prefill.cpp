@@ -1,0 +1,181 @@
+#include <algorithm>
+
+#include "base/check.h"
+#include "cluster/machine.h"
+
+namespace trimtab::cluster {
+
+using model::Role;
+
+void Machine::on(const Pull& event) {
+  // A group that is broken or draining asks in vain; it asks again when its account changes or it joins.
+  if (!members_.open(Role::kPrefill, event.engine)) return;
+  std::vector<policy::RankOffer> ranks;
+  for (const RankOffer& offer : event.ranks) ranks.push_back({offer.quota_left, offer.blocks_free});
+  queue_->pull(event.engine, ranks);
+  serve();
+}
+
+// While a request waits for room on the decode side, no further one is let into an engine: what cannot go on
+// must not hold prefill memory, and work waits here, never inside an engine.
+void Machine::serve() {
+  while (held_.empty()) {
+    const std::optional<policy::Grant> granted = queue_->next(now_);
+    if (!granted) return;
+    grant(*granted);
+  }
+}
+
+void Machine::grant(const policy::Grant& granted) {
+  Life* found = find(granted.item.id);
+  TRIMTAB_CHECK(found != nullptr && found->stage == Stage::kQueued, "the queue leased what is not queued");
+  Life& life = *found;
+  const RankId rank{granted.engine, granted.rank};
+  const Place place = Place::of(Role::kPrefill, rank);
+  if (releases_.pending(life.id, place)) {
+    // The rank has not answered the abort of an earlier try. The engine asks again when it has.
+    queue_->nack(life.id);
+    queue_->withdraw(granted.engine);
+    return;
+  }
+  admission_.pulled(life.id);
+  enter(life, Stage::kGranted);
+  life.prefill = rank;
+  life.batch_cap = granted.batch_cap;
+  hold(place, life.id);
+  log(life.id, LeaseRecord{rank, granted.tier, granted.aged, granted.queue_time, granted.engine_left,
+                           granted.ranks_left, life.quota, granted.batch_cap, granted.lease_until,
+                           policy::to_string(granted)});
+  emit(Grant{life.id, rank, life.tokens(), life.hit, life.quota, granted.item.blocks});
+  encode_images(life);
+  if (find(granted.item.id) == nullptr) return;  // an image that nobody can encode ended it
+  // Short work is over before a decode rank could answer, so its place comes first; long work starts at once.
+  if (!life.needs_decode() || !seat_is_due(life)) {
+    start_prefill(life);
+  } else {
+    want_seat(life);
+  }
+}
+
+Nanos Machine::quota_left(const Life& life) const {
+  return cost_.request(std::min(life.prefilled, life.tokens()), life.tokens());
+}
+
+bool Machine::seat_is_due(const Life& life) const {
+  const Nanos budget = std::min(Nanos{config_.prefill.step_budget_ms * 1'000'000}, life.batch_cap);
+  if (quota_left(life).value > budget.value * limits_.reserve_ahead_steps) return false;
+  // A budget of attention time alone may be larger than what the token limit lets a step take.
+  const std::int64_t tokens = (life.tokens() - life.prefilled).value;
+  return tokens <= config_.prefill.chunk_tokens_max * limits_.reserve_ahead_steps;
+}
+
+void Machine::start_prefill(Life& life) {
+  TRIMTAB_CHECK(life.stage == Stage::kGranted && life.prefill);
+  enter(life, Stage::kPrefilling);
+  queue_->extend(life.id, now_);  // the rank's time starts now
+  emit(StartPrefill{life.id, *life.prefill, life.tokens(), life.hit, life.quota, life.batch_cap});
+  if (life.seat == Seat::kReserved) {
+    life.seat = Seat::kTarget;
+    emit(SendTarget{life.id, *life.prefill, life.decode});
+  }
+  send_ready_images(life);
+}
+
+void Machine::on(const PrefillStepped& event) {
+  const Place place = Place::of(Role::kPrefill, event.from);
+  if (!members_.heard(place)) return;
+  ++reports_[place];
+  // A step is a sign of life for everything that waits in the rank's FIFO.
+  if (const auto held = holdings_.find(place); held != holdings_.end()) {
+    for (const RequestId id : held->second) queue_->extend(id, now_);
+  }
+  for (const ChunkReport& chunk : event.chunks) {
+    Life* life = holder(chunk.id, place);
+    if (life == nullptr || life->stage != Stage::kPrefilling) continue;
+    life->prefilled = std::max(life->prefilled, std::min(chunk.computed + chunk.tokens, life->tokens()));
+    if (event.predicted.value > 0) {
+      const auto share =
+          static_cast<__int128>(event.actual.value) * chunk.predicted.value / event.predicted.value;
+      life->spent += Nanos{static_cast<std::int64_t>(share)};
+    }
+    log(life->id, ChunkRecord{event.from, event.step, chunk.tokens, chunk.computed, chunk.predicted,
+                              event.vote, event.budget, event.predicted, event.actual});
+    if (life->seat == Seat::kNone && life->needs_decode() && seat_is_due(*life)) want_seat(*life);
+  }
+}
+
+/// The rank has let go of it by itself.
+void Machine::prefill_ended(Life& life) {
+  unhold(Place::of(Role::kPrefill, *life.prefill), life.id);
+  queue_->ack(life.id);
+  life.prefill.reset();
+}
+
+void Machine::on(const PrefillDone& event) {
+  const Place place = Place::of(Role::kPrefill, event.from);
+  Life* found = holder(event.id, place);
+  if (found == nullptr || found->stage != Stage::kPrefilling) return;
+  Life& life = *found;
+  log(life.id,
+      PrefillDoneRecord{event.from, event.hit, event.computed, event.handed, life.quota, life.spent});
+  prefill_ended(life);
+  drop_ready_images(life);
+  life.computed += event.computed;
+  life.generated += TokenCount{1};
+  emit(Deliver{life.id});
+  const bool ended = event.finish != model::FinishReason::kNone || life.output_left().value <= 0;
+  if (ended) {
+    finish(life, event.finish == model::FinishReason::kStop ? event.finish : model::FinishReason::kLength);
+  } else if (event.handed && life.seat == Seat::kTarget) {
+    enter(life, Stage::kDecoding);
+    life.seat = Seat::kRunning;
+    decode_->admitted(life.id, life.decode, life.tokens(), now_);
+    log(life.id, DecodeStartRecord{life.decode, life.tokens(), life.output_left()});
+    emit(StartDecode{life.id, life.decode, life.output_left()});
+  } else {
+    const char* why = life.seat == Seat::kGone
+                          ? "its decode group was lost during the hand-over"
+                          : "no decode place was there in time; its blocks are in the pool";
+    let_go_seat(life);
+    requeue(life, place, false, base::Code::kUnavailable, why);
+  }
+  retry_held();
+  serve();
+}
+
+/// The rank cannot go on with it and holds nothing of it any more (it said so, or it is gone).
+void Machine::prefill_lost(Life& life, Place place, base::Code code, const std::string& why) {
+  prefill_ended(life);
+  let_go_seat(life);
+  requeue(life, place, true, code, why);
+}
+
+// An engine that is silent for a lease may be dead with its connection open. What waits for someone else (an
+// encoder, a decode place) is no fault of the engine's, nor is what stands behind such a request.
+void Machine::expire_leases() {
+  if (queue_->next_event(now_) > now_) return;
+  for (const auto& [place, ids] : holdings_) {
+    if (place.role != Role::kPrefill) continue;
+    const bool waits = std::any_of(ids.begin(), ids.end(), [this](RequestId id) {
+      const Life& life = lives_.at(id);
+      const auto awaited = [&life](const ImageLife& image) {
+        return life.needs(image) && image.stage != ImageStage::kSent;
+      };
+      return life.stage == Stage::kGranted || std::any_of(life.images.begin(), life.images.end(), awaited);
+    });
+    if (!waits) continue;
+    for (const RequestId id : ids) queue_->extend(id, now_);
+  }
+  for (const policy::Returned& returned : queue_->expire(now_)) {
+    queue_->ack(returned.item.id);  // it comes back through the match: the pool may have more of it by now
+    queue_->withdraw(returned.engine);
+    Life* life = find(returned.item.id);
+    if (life == nullptr || !life->prefill) continue;
+    const Place place = Place::of(Role::kPrefill, *life->prefill);
+    let_go_prefill(*life);
+    let_go_seat(*life);
+    requeue(*life, place, true, base::Code::kUnavailable, "the engine was silent for a whole lease");
+  }
+}
+
+}  // namespace trimtab::cluster

@@ -1,0 +1,121 @@
+#include "cluster/pull_agents.h"
+
+#include "base/check.h"
+
+namespace trimtab::cluster {
+
+using model::Role;
+
+PullAgents::PullAgents(const model::ClusterConfig& config, const model::Profile& profile)
+    : cost_(profile.cost, config.prefill.quota_scope),
+      fill_(Nanos{config.prefill.step_budget_ms * 1'000'000 * config.prefill.outstanding_steps}),
+      engines_(config.prefill.engines) {
+  for (Engine& engine : engines_) engine.ranks.resize(config.prefill.ranks);
+}
+
+PullAgents::Rank* PullAgents::find(RankId rank) {
+  if (rank.engine.value >= engines_.size()) return nullptr;
+  Engine& engine = engines_[rank.engine.value];
+  return rank.rank < engine.ranks.size() ? &engine.ranks[rank.rank] : nullptr;
+}
+
+void PullAgents::end(RankId id, RequestId request) {
+  Rank* rank = find(id);
+  if (rank == nullptr) return;
+  const auto account = rank->accounts.find(request);
+  if (account == rank->accounts.end()) return;
+  rank->quota -= account->second.quota;
+  rank->blocks -= account->second.blocks;
+  rank->accounts.erase(account);
+  engines_[id.engine.value].changed = true;
+}
+
+void PullAgents::progress(const PrefillStepped& step) {
+  Rank* rank = find(step.from);
+  if (rank == nullptr) return;
+  for (const ChunkReport& chunk : step.chunks) {
+    const auto found = rank->accounts.find(chunk.id);
+    if (found == rank->accounts.end()) continue;
+    Account& account = found->second;
+    const Nanos left = cost_.request(std::min(chunk.computed + chunk.tokens, account.tokens), account.tokens);
+    rank->quota += left - account.quota;
+    account.quota = left;
+  }
+  engines_[step.from.engine.value].changed = true;
+}
+
+// A loss or a new start ends what the rank held; the cluster ends what its group held, by Abort or Lost of
+// each.
+void PullAgents::reset(Place place, std::int64_t blocks_total, bool there) {
+  if (place.role != Role::kPrefill || place.engine.value >= engines_.size()) return;
+  Engine& engine = engines_[place.engine.value];
+  if (place.rank >= engine.ranks.size()) return;
+  for (Rank& rank : engine.ranks) {
+    if (!there || &rank == &engine.ranks[place.rank]) {
+      rank.accounts.clear();
+      rank.quota = Nanos{};
+      rank.blocks = 0;
+    }
+  }
+  engine.ranks[place.rank].there = there;
+  engine.ranks[place.rank].blocks_total = blocks_total;
+  engine.changed = true;
+}
+
+void PullAgents::observe(const Event& event) {
+  if (const auto* joined = std::get_if<Joined>(&event)) {
+    reset(joined->place, joined->blocks_total, true);
+  } else if (const auto* lost = std::get_if<Lost>(&event)) {
+    reset(lost->place, 0, false);
+  } else if (const auto* drain = std::get_if<Drain>(&event)) {
+    // Pulls in vain while it drained are forgotten: it asks anew.
+    if (drain->role == Role::kPrefill && drain->engine.value < engines_.size())
+      engines_[drain->engine.value].changed = true;
+  } else if (const auto* step = std::get_if<PrefillStepped>(&event)) {
+    progress(*step);
+  } else if (const auto* done = std::get_if<PrefillDone>(&event)) {
+    end(done->from, done->id);
+  } else if (const auto* failed = std::get_if<RequestFailed>(&event)) {
+    if (failed->from.role == Role::kPrefill) end(failed->from.rank_id(), failed->id);
+  } else if (const auto* released = std::get_if<Released>(&event)) {
+    if (released->from.role == Role::kPrefill) end(released->from.rank_id(), released->id);
+  }
+}
+
+void PullAgents::observe(const Action& action) {
+  if (const auto* grant = std::get_if<Grant>(&action)) {
+    Rank* rank = find(grant->rank);
+    TRIMTAB_CHECK(rank != nullptr, "grant to a rank that the configuration does not have");
+    const bool fresh =
+        rank->accounts.emplace(grant->id, Account{grant->tokens, grant->quota, grant->blocks}).second;
+    TRIMTAB_CHECK(fresh, "a request was granted twice to one rank");
+    rank->quota += grant->quota;
+    rank->blocks += grant->blocks;
+  } else if (const auto* revoke = std::get_if<Revoke>(&action)) {
+    end(revoke->rank, revoke->id);
+  }
+}
+
+void PullAgents::take_pulls(std::vector<Event>& out) {
+  for (std::size_t e = 0; e < engines_.size(); ++e) {
+    Engine& engine = engines_[e];
+    if (!engine.changed) continue;
+    engine.changed = false;
+    Pull pull{EngineId{static_cast<std::uint32_t>(e)}, {}};
+    for (const Rank& rank : engine.ranks) {
+      pull.ranks.push_back(rank.there ? RankOffer{fill_ - rank.quota, rank.blocks_total - rank.blocks}
+                                      : RankOffer{});
+    }
+    out.emplace_back(std::move(pull));
+  }
+}
+
+std::size_t PullAgents::accounts() const {
+  std::size_t sum = 0;
+  for (const Engine& engine : engines_) {
+    for (const Rank& rank : engine.ranks) sum += rank.accounts.size();
+  }
+  return sum;
+}
+
+}  // namespace trimtab::cluster
