@@ -35,6 +35,7 @@ struct QueueOrder {
   std::string_view name;
   std::string_view says;  // one line for a user
   base::Nanos (*key)(const QueueItem& item, model::TierId tier, const OrderConfig& config);
+  bool key_is_arrival = false;  // then the queue needs no second heap for aging
 };
 
 /// Every order there is; a new one is one line in orders.cpp.

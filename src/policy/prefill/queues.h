@@ -174,18 +174,22 @@ class PrefillQueues {
   void extract(std::uint32_t slot);
   void open(std::uint32_t engine);
   void close(std::uint32_t engine);
-  void head_changed(std::uint32_t tier);
+  void head_changed();
   std::optional<std::uint32_t> aged_entry(base::Nanos now) const;
   std::optional<std::uint32_t> next_engine(bool aged, std::optional<std::uint32_t>& helped_tier) const;
   std::optional<Pick> pick(std::uint32_t engine, std::optional<std::uint32_t> aged,
                            std::optional<std::uint32_t> helped_tier) const;
   Grant grant(const Pick& pick, std::uint32_t engine, base::Nanos now);
-  void give_back(std::uint32_t slot);
+  Returned give_back(std::uint32_t slot);
   base::Nanos cap_of(std::uint32_t tier) const;
+
+  IndexedHeap& ages(Tier& tier) const { return key_is_age_ ? tier.by_key : tier.by_age; }
+  const IndexedHeap& ages(const Tier& tier) const { return key_is_age_ ? tier.by_key : tier.by_age; }
 
   QueueConfig config_;
   TierMap map_;
   const QueueOrder* order_;
+  bool key_is_age_ = false;
   std::vector<Entry> entries_;
   std::vector<std::uint32_t> free_;
   std::unordered_map<model::RequestId, std::uint32_t> slots_;  // looked up, never iterated

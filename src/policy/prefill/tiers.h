@@ -79,10 +79,12 @@ class TierAllocator {
   Allocation decide(std::span<const model::EngineId> engines, std::span<const base::Nanos> demand);
 
  private:
+  bool nearly_right(const std::vector<std::int64_t>& demand, bool fewer_engines) const;
+
   std::uint32_t tiers_;
   AllocatorConfig config_;
-  std::vector<EngineTiers> previous_;  // with the demand tiers they were made for
   std::vector<EngineTiers> core_;      // ranges over tiers in demand, before the others are attached
+  std::vector<EngineTiers> previous_;  // the last answer
 };
 
 }  // namespace trimtab::policy

@@ -1,0 +1,153 @@
+#include "policy/prefill/rank_scheduler.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/check.h"
+
+namespace trimtab::policy {
+
+namespace {
+
+using base::Nanos;
+using base::TokenCount;
+
+}  // namespace
+
+RankConfig RankConfig::from(const model::PrefillConfig& config) {
+  RankConfig rank;
+  rank.step_budget = Nanos{config.step_budget_ms * 1'000'000};
+  rank.chunk_tokens_max = TokenCount{config.chunk_tokens_max};
+  rank.chunk_tokens_min = TokenCount{config.chunk_tokens_min};
+  return rank;
+}
+
+std::string to_string(const Vote& vote) {
+  char text[160];
+  std::snprintf(
+      text, sizeof text,
+      vote.idle ? "idle: votes its cap of %.1f ms" : "votes %.1f ms: cap %.1f ms less overrun %.1f ms",
+      base::to_millis(vote.vote), base::to_millis(vote.cap), base::to_millis(vote.overrun));
+  return text;
+}
+
+std::string to_string(const StepPlan& plan) {
+  char text[160];
+  std::snprintf(text, sizeof text, "%zu chunks, predicted %.1f of a budget of %.1f ms", plan.chunks.size(),
+                base::to_millis(plan.predicted), base::to_millis(plan.budget));
+  return text;
+}
+
+RankScheduler::RankScheduler(const RankConfig& config, CostModel cost)
+    : config_(config), cost_(std::move(cost)) {
+  TRIMTAB_CHECK(config.step_budget > Nanos{0} && config.chunk_tokens_min >= TokenCount{1} &&
+                config.chunk_tokens_max >= config.chunk_tokens_min && config.vote_floor_ratio > 0 &&
+                config.vote_floor_ratio <= 1);
+}
+
+RankRequest* RankScheduler::find(model::RequestId id) {
+  const auto found = std::find_if(requests_.begin(), requests_.end(),
+                                  [id](const RankRequest& each) { return each.id == id; });
+  return found == requests_.end() ? nullptr : &*found;
+}
+
+void RankScheduler::add(RankRequest request) {
+  TRIMTAB_CHECK(request.computed >= TokenCount{0} && request.computed < request.prompt, "nothing to compute");
+  TRIMTAB_CHECK(find(request.id) == nullptr, "this request is here already");
+  requests_.push_back(std::move(request));
+}
+
+bool RankScheduler::set_ready(model::RequestId id, TokenCount ready) {
+  RankRequest* request = find(id);
+  if (request == nullptr) return false;
+  request->ready = ready;
+  return true;
+}
+
+bool RankScheduler::remove(model::RequestId id) {
+  return std::erase_if(requests_, [id](const RankRequest& each) { return each.id == id; }) > 0;
+}
+
+Nanos RankScheduler::cap() const {
+  if (requests_.empty()) return config_.step_budget;
+  Nanos largest{0};
+  for (const RankRequest& request : requests_) largest = std::max(largest, request.batch_cap);
+  return std::min(config_.step_budget, largest);
+}
+
+Vote RankScheduler::vote() const {
+  Vote vote;
+  vote.idle = requests_.empty();
+  vote.cap = cap();
+  vote.overrun = overrun_;
+  const Nanos floor{
+      static_cast<std::int64_t>(config_.vote_floor_ratio * static_cast<double>(vote.cap.value))};
+  vote.vote = vote.idle ? vote.cap : std::max(vote.cap - overrun_, floor);
+  return vote;
+}
+
+StepPlan RankScheduler::plan(Nanos budget) const {
+  StepPlan plan;
+  plan.budget = budget;
+  Nanos left = budget - cost_.fixed();
+  TokenCount tokens_left = config_.chunk_tokens_max;
+  for (const RankRequest& request : requests_) {
+    if (tokens_left <= TokenCount{0}) break;
+    ChunkLimits limits;
+    limits.tokens_max = tokens_left;
+    limits.tokens_min = config_.chunk_tokens_min;
+    limits.end = request.ready;
+    limits.images = request.images;
+    limits.empty_step = plan.chunks.empty();
+    const ChunkDecision chunk = cost_.solve(left, request.computed, request.prompt, limits);
+    if (chunk.tokens > TokenCount{0}) {
+      plan.chunks.push_back({request.id, chunk.tokens, request.computed, chunk.cost, chunk.reason});
+      plan.predicted += chunk.cost;
+      plan.predicted_whole += cost_.whole(chunk.tokens, request.computed, request.prompt);
+      left -= chunk.cost;
+      tokens_left -= chunk.tokens;
+    }
+    // First come, first served: who was cut by the budget ends the step. What was cut by an image could not
+    // use the rest of the budget, so the next in line may.
+    const bool goes_on = chunk.reason == ChunkReason::kEndOfPrompt ||
+                         chunk.reason == ChunkReason::kNotReady ||
+                         chunk.reason == ChunkReason::kImageBoundary;
+    if (!goes_on) break;
+  }
+  if (!plan.chunks.empty()) {
+    plan.predicted += cost_.fixed();
+    plan.predicted_whole += cost_.step_fixed();
+  }
+  return plan;
+}
+
+std::vector<model::RequestId> RankScheduler::done(const StepPlan& plan, Nanos actual) {
+  std::vector<model::RequestId> complete;
+  for (const PlannedChunk& chunk : plan.chunks) {
+    RankRequest* request = find(chunk.id);
+    if (request == nullptr) continue;
+    TRIMTAB_CHECK(request->computed == chunk.computed, "a plan was reported twice, or is not the last one");
+    request->computed += chunk.tokens;
+    if (request->computed == request->prompt) complete.push_back(chunk.id);
+  }
+  for (const model::RequestId id : complete) remove(id);
+
+  overrun_ = Nanos{0};
+  if (plan.predicted_whole > Nanos{0}) {
+    // Only the whole step can be timed: the scope's part of it is taken to be as large as predicted.
+    const double in_scope = static_cast<double>(actual.value) * static_cast<double>(plan.predicted.value) /
+                            static_cast<double>(plan.predicted_whole.value);
+    // A minimum chunk may be planned beyond the budget; that is no fault of the prediction.
+    const Nanos promised = std::max(plan.budget, plan.predicted);
+    overrun_ = std::max(Nanos{0}, Nanos{static_cast<std::int64_t>(in_scope)} - promised);
+  }
+  return complete;
+}
+
+Nanos RankScheduler::waiting_quota() const {
+  Nanos sum{0};
+  for (const RankRequest& request : requests_) sum += cost_.request(request.computed, request.prompt);
+  return sum;
+}
+
+}  // namespace trimtab::policy
