@@ -1,0 +1,123 @@
+#include "kv/state_slots.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "base/prng.h"
+
+namespace trimtab::kv {
+namespace {
+
+/// DeepSeek-V4.1-Flash (public engine facts, section 2).
+model::KvLayout v41() {
+  model::KvLayout layout;
+  layout.block_bytes = base::Bytes{114'048};
+  layout.window_tokens = 128;
+  layout.window_layers = 20;
+  layout.ring_slots = 134;
+  layout.state_bytes = base::Bytes{3'128'928};
+  return layout;
+}
+
+TEST(StateSlots, OnePointTwoTimesTheSequences) {
+  EXPECT_EQ(StateSlots::count_for(256), 307U);
+  EXPECT_EQ(StateSlots::count_for(10), 12U);
+  EXPECT_EQ(StateSlots::count_for(1), 1U);
+}
+
+TEST(StateSlots, TheRingKeepsTheWindowThroughARollback) {
+  const auto layout = v41();
+  EXPECT_EQ(rollback_tokens_max(layout), 6);
+  EXPECT_EQ(ring_row(133, layout.ring_slots), 133);
+  EXPECT_EQ(ring_row(134, layout.ring_slots), 0);
+  // After 6 tokens that are taken back, the 128 before them still have rows of their own.
+  for (const std::int64_t end : {134L, 1'000L, 96'896L}) {
+    std::vector<std::int64_t> holds(static_cast<std::size_t>(layout.ring_slots), -1);
+    for (std::int64_t p = 0; p < end + 6; ++p) holds[static_cast<std::size_t>(ring_row(p, 134))] = p;
+    for (std::int64_t p = end - 128; p < end; ++p)
+      EXPECT_EQ(holds[static_cast<std::size_t>(ring_row(p, 134))], p);
+    EXPECT_NE(holds[static_cast<std::size_t>(ring_row(end - 129, 134))], end - 129) << "not one row more";
+  }
+}
+
+TEST(MemoryPlan, SlotsFirstThenBlocks) {
+  // 8 GB of KV memory, 256 sequences: 307 slots of 3.1 MB, and the rest in blocks.
+  const auto plan = plan_memory(base::Bytes{8'000'000'000}, 256, v41());
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->slots, 307U);
+  EXPECT_EQ(plan->blocks, (8'000'000'000 - 307LL * 3'128'928) / 114'048);
+  EXPECT_EQ(plan->unused_bytes.value,
+            8'000'000'000 - 307LL * 3'128'928 - std::int64_t{plan->blocks} * 114'048);
+  const auto small = plan_memory(base::Bytes{900'000'000}, 256, v41());
+  ASSERT_FALSE(small);
+  EXPECT_EQ(small.error().code, base::Code::kInvalidArgument);
+  model::KvLayout plain;
+  plain.block_bytes = base::Bytes{1'000};
+  EXPECT_EQ(plan_memory(base::Bytes{10'500}, 256, plain)->slots, 0U);
+  EXPECT_EQ(plan_memory(base::Bytes{10'500}, 256, plain)->blocks, 10U);
+}
+
+TEST(Admission, BothOrNone) {
+  MemoryPlan plan;
+  plan.slots = 2;
+  plan.blocks = 10;
+  Admission admission(plan);
+  const auto first = admission.admit(RequestId{1}, 1'000);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(*first, 0U);
+  const auto no_blocks = admission.admit(RequestId{2}, 400);
+  ASSERT_FALSE(no_blocks);
+  EXPECT_EQ(no_blocks.error().message, "needs 4 KV blocks, 2 of 10 are free");
+  EXPECT_EQ(admission.slots().free(), 1U) << "the slot went back";
+  ASSERT_TRUE(admission.admit(RequestId{2}, 100));
+  const auto no_slot = admission.admit(RequestId{3}, 100);
+  ASSERT_FALSE(no_slot);
+  EXPECT_EQ(no_slot.error().message, "all 2 state slots are taken");
+  EXPECT_EQ(admission.tables().allocator().free(), 1U) << "no block was taken";
+  admission.release(RequestId{1});
+  EXPECT_EQ(*admission.admit(RequestId{3}, 100), 0U);
+}
+
+TEST(Admission, ModelsWithoutAWindowTakeNoSlot) {
+  MemoryPlan plan;
+  plan.blocks = 4;
+  Admission admission(plan);
+  const auto admitted = admission.admit(RequestId{1}, 512);
+  ASSERT_TRUE(admitted);
+  EXPECT_FALSE(*admitted);
+  admission.release(RequestId{1});
+  EXPECT_EQ(admission.tables().allocator().free(), 4U);
+}
+
+RC_GTEST_PROP(AdmissionProperty, WithTheSizesOfV41NothingLeaks, ()) {
+  base::Prng prng(*rc::gen::arbitrary<std::uint64_t>());
+  const auto sequences = static_cast<std::uint32_t>(1 + prng.below(16));
+  const auto plan = plan_memory(base::Bytes{200'000'000}, sequences, v41());
+  RC_ASSERT(plan.has_value());
+  Admission admission(*plan);
+  std::map<RequestId, std::pair<std::uint32_t, std::int64_t>> live;  // slot, tokens
+  for (std::uint64_t i = 0; i < 300; ++i) {
+    if (!live.empty() && prng.below(2) == 0) {
+      auto it = live.begin();
+      std::advance(it, static_cast<std::ptrdiff_t>(prng.below(live.size())));
+      admission.release(it->first);
+      live.erase(it);
+    } else {
+      const auto tokens = static_cast<std::int64_t>(1 + prng.below(60'000));
+      const bool fits =
+          admission.slots().free() > 0 && blocks_for(tokens) <= admission.tables().allocator().free();
+      const auto admitted = admission.admit(RequestId{i}, tokens);
+      RC_ASSERT(admitted.has_value() == fits);
+      if (!admitted) continue;
+      for (const auto& [other, held] : live) RC_ASSERT(held.first != **admitted);
+      live[RequestId{i}] = {**admitted, tokens};
+    }
+    std::int64_t blocks = 0;
+    for (const auto& [request, held] : live) blocks += blocks_for(held.second);
+    RC_ASSERT(admission.slots().free() == plan->slots - live.size());
+    RC_ASSERT(admission.tables().allocator().free() == plan->blocks - blocks);
+  }
+}
+
+}  // namespace
+}  // namespace trimtab::kv
