@@ -15,6 +15,9 @@
 #include "apps/probe.h"
 #include "config/profile.h"
 #include "engine/calibrate.h"
+#include "engine/llama_weights.h"
+#include "policy/decode/policy.h"
+#include "policy/prefill/orders.h"
 #include "supervisor/supervisor.h"
 
 namespace trimtab::apps {
@@ -46,7 +49,8 @@ void add_group(const Instance& instance, const std::string& role, std::uint32_t 
     supervisor::ProcessSpec spec{fmt::format("{} {}.{}", role, engine, rank),
                                  group,
                                  child(instance, "engine"),
-                                 {fmt::format("{}/group-{}{}", instance.shm_dir, role[0], engine)},
+                                 {fmt::format("{}/group-{}{}", instance.shm_dir, role[0], engine),
+                                  fmt::format("{}/kv-{}{}-{}.*", instance.shm_dir, role[0], engine, rank)},
                                  0};
     for (const std::string& argument :
          {std::string("--role"), role, std::string("--engine"), std::to_string(engine), std::string("--rank"),
@@ -78,6 +82,19 @@ std::vector<supervisor::ProcessSpec> make_plan(const Instance& instance) {
     }
   }
   return plan;
+}
+
+/// What would make every child fail one after another fails here first, once: policies that do not exist, a
+/// model that is not one.
+base::Status check_names(const Instance& instance) {
+  if (auto policy = policy::make_decode_policy(policy::decode_config(instance.config.decode)); !policy) {
+    return tl::unexpected(policy.error());
+  }
+  if (auto order = policy::find_queue_order(instance.config.prefill.order); !order)
+    return tl::unexpected(order.error());
+  if (auto weights = engine::LlamaWeights::load(instance.model_path); !weights)
+    return tl::unexpected(weights.error());
+  return {};
 }
 
 /// KV arenas and the pool's memory tier are shared memory; each encoder's OCR needs about 400 MB of its own.
@@ -128,7 +145,8 @@ base::Status ensure_calibrated(const Instance& instance) {
   auto measured = engine::calibrate(instance.model_path, instance.config.engine.ffn_experts);
   if (!measured) return tl::unexpected(measured.error());
   std::ofstream file(instance.calibration_path + ".part");
-  file << config::cost_toml(measured->cost, measured->note);
+  file << config::cost_toml(measured->cost, {measured->machine, measured->samples, measured->error_ratio_mean,
+                                             measured->error_ratio_worst});
   file.close();
   if (!file) return base::fail(base::Code::kIo, "cannot write " + instance.calibration_path, "trimtab");
   fs::rename(instance.calibration_path + ".part", instance.calibration_path);
@@ -140,6 +158,7 @@ base::Status serve(const InstanceOptions& options) {
   if (!instance) return tl::unexpected(instance.error());
   const model::GatewayConfig& gateway = instance->config.gateway;
   TRIMTAB_TRY(supervisor::check_port_free(gateway.host, gateway.port));
+  TRIMTAB_TRY(check_names(*instance));
   TRIMTAB_TRY(check_room(*instance));
   TRIMTAB_TRY(lock_state(instance->state_dir));
   TRIMTAB_TRY(ensure_calibrated(*instance));

@@ -52,6 +52,19 @@ std::string log_path(const SupervisorOptions& options, const ProcessSpec& spec) 
   _exit(127);
 }
 
+/// Unlinks `pattern`, or, when it ends in '*', every file of its directory whose name begins so.
+void remove_matching(const std::string& pattern) {
+  if (!pattern.ends_with('*')) {
+    unlink(pattern.c_str());
+    return;
+  }
+  const std::filesystem::path path = pattern.substr(0, pattern.size() - 1);
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(path.parent_path(), ignored)) {
+    if (entry.path().filename().string().starts_with(path.filename().string())) unlink(entry.path().c_str());
+  }
+}
+
 std::string describe_exit(int status) {
   if (WIFSIGNALED(status))
     return fmt::format("killed by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
@@ -132,7 +145,7 @@ class Runner {
           signal(action.process, SIGKILL);
           break;
         case Action::Kind::kRemoveFiles:
-          for (const std::string& path : spec.removed_before_start) unlink(path.c_str());
+          for (const std::string& pattern : spec.removed_before_start) remove_matching(pattern);
           break;
       }
     }

@@ -16,7 +16,7 @@ struct ProcessSpec {
   std::string group;                   // "prefill 0"
   std::vector<std::string> arguments;  // argv, program first
   std::vector<std::string>
-      removed_before_start;  // files a dead group leaves behind; removed once per group start
+      removed_before_start;  // files a dead group leaves behind; a final * matches any ending
   int nice = 0;
 };
 
