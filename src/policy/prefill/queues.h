@@ -183,13 +183,14 @@ class PrefillQueues {
   Returned give_back(std::uint32_t slot);
   base::Nanos cap_of(std::uint32_t tier) const;
 
-  IndexedHeap& ages(Tier& tier) const { return key_is_age_ ? tier.by_key : tier.by_age; }
-  const IndexedHeap& ages(const Tier& tier) const { return key_is_age_ ? tier.by_key : tier.by_age; }
+  IndexedHeap& ages(Tier& tier) const { return order_->key_is_arrival ? tier.by_key : tier.by_age; }
+  const IndexedHeap& ages(const Tier& tier) const {
+    return order_->key_is_arrival ? tier.by_key : tier.by_age;
+  }
 
   QueueConfig config_;
   TierMap map_;
   const QueueOrder* order_;
-  bool key_is_age_ = false;
   std::vector<Entry> entries_;
   std::vector<std::uint32_t> free_;
   std::unordered_map<model::RequestId, std::uint32_t> slots_;  // looked up, never iterated

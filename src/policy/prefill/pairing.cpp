@@ -1,0 +1,190 @@
+#include <algorithm>
+#include <cstdio>
+
+#include "policy/prefill/queues.h"
+
+/// The decisions of PrefillQueues: which engine, which request, which rank.
+namespace trimtab::policy {
+
+using base::Nanos;
+
+struct PrefillQueues::Pick {
+  std::uint32_t entry = 0;
+  RankChoice rank;
+  bool aged = false;
+  bool helped = false;
+  std::optional<std::uint32_t> runner_up;  // entry
+};
+
+std::optional<RankChoice> least_loaded_rank(std::span<const RankOffer> ranks, std::int64_t blocks) {
+  std::optional<RankChoice> choice;
+  for (std::uint32_t rank = 0; rank < ranks.size(); ++rank) {
+    if (ranks[rank].quota_left <= Nanos{0} || ranks[rank].blocks_free < blocks) continue;
+    if (!choice) {
+      choice = RankChoice{rank, std::nullopt};
+    } else if (ranks[rank].quota_left > ranks[choice->rank].quota_left) {
+      choice = RankChoice{rank, choice->rank};
+    } else if (!choice->runner_up || ranks[rank].quota_left > ranks[*choice->runner_up].quota_left) {
+      choice->runner_up = rank;
+    }
+  }
+  return choice;
+}
+
+std::optional<std::uint32_t> PrefillQueues::aged_entry(Nanos now) const {
+  const IndexedHeap::Entry* oldest = nullptr;
+  for (const Tier& tier : tiers_) {
+    if (ages(tier).empty()) continue;
+    const IndexedHeap::Entry& top = ages(tier).top();
+    if (oldest == nullptr || top < *oldest) oldest = &top;
+  }
+  if (oldest == nullptr || Nanos{oldest->key} + config_.aging > now) return std::nullopt;
+  return oldest->slot;
+}
+
+/// The engine with the largest remaining quota that has work to take; sets `helped_tier` when that is a
+/// neighbour's.
+std::optional<std::uint32_t> PrefillQueues::next_engine(bool aged,
+                                                        std::optional<std::uint32_t>& helped_tier) const {
+  helped_tier.reset();
+  if (aged) return pulls_.empty() ? std::nullopt : std::optional(pulls_.top().slot);
+  const IndexedHeap::Entry* best = nullptr;
+  for (const Tier& tier : tiers_) {
+    if (tier.by_key.empty() || tier.pulls.empty()) continue;
+    if (best == nullptr || tier.pulls.top() < *best) best = &tier.pulls.top();
+  }
+  if (best != nullptr) return best->slot;
+  for (std::uint32_t t = 0; t < tiers_.size() && config_.help_below_ratio > 0; ++t) {
+    if (tiers_[t].by_key.empty()) continue;
+    for (const std::uint32_t neighbour : {t + 1, t - 1}) {  // t - 1 of 0 wraps to no tier
+      if (neighbour >= tiers_.size() || tiers_[neighbour].pulls.empty()) continue;
+      const IndexedHeap::Entry& top = tiers_[neighbour].pulls.top();
+      const double capacity = static_cast<double>(engines_[top.slot].ranks.size()) *
+                              static_cast<double>(config_.outstanding_steps) *
+                              static_cast<double>(config_.step_budget.value);
+      const bool idle_enough = static_cast<double>(-top.key) > (1 - config_.help_below_ratio) * capacity;
+      if (idle_enough && (best == nullptr || top < *best)) {
+        best = &top;
+        helped_tier = t;
+      }
+    }
+  }
+  return best == nullptr ? std::nullopt : std::optional(best->slot);
+}
+
+/// What this engine takes now: none when no rank has the memory.
+std::optional<PrefillQueues::Pick> PrefillQueues::pick(std::uint32_t slot, std::optional<std::uint32_t> aged,
+                                                       std::optional<std::uint32_t> helped_tier) const {
+  const Engine& engine = engines_[slot];
+  const auto fit = [&](std::uint32_t entry) {
+    return least_loaded_rank(engine.ranks, entries_[entry].item.blocks);
+  };
+  if (helped_tier) {
+    const std::uint32_t head = tiers_[*helped_tier].by_key.top().slot;
+    const auto rank = fit(head);
+    return rank ? std::optional(Pick{head, *rank, false, true, std::nullopt}) : std::nullopt;
+  }
+  // The heads of the engine's tiers, by key. Few tiers: the least and the next are found by looking at all.
+  std::uint32_t tried = 0;
+  const auto next_head = [&]() {
+    const IndexedHeap::Entry* least = nullptr;
+    std::uint32_t least_tier = 0;
+    for (std::uint32_t t = engine.range.first.value; t <= engine.range.last.value; ++t) {
+      if ((tried >> t & 1U) != 0 || tiers_[t].by_key.empty()) continue;
+      if (least == nullptr || tiers_[t].by_key.top() < *least) {
+        least = &tiers_[t].by_key.top();
+        least_tier = t;
+      }
+    }
+    if (least == nullptr) return std::optional<std::uint32_t>();
+    tried |= 1U << least_tier;
+    return std::optional(least->slot);
+  };
+  if (aged) {
+    if (const auto rank = fit(*aged)) {
+      auto runner_up = next_head();
+      if (runner_up == aged) runner_up = next_head();
+      const bool outside = !engine.range.contains(entries_[*aged].tier);
+      return Pick{*aged, *rank, true, outside, runner_up};
+    }
+    // Memory drains here until it fits; engines of other tiers go on with their own.
+    if (engine.range.contains(entries_[*aged].tier)) return std::nullopt;
+  }
+  while (const auto head = next_head()) {
+    if (const auto rank = fit(*head)) return Pick{*head, *rank, false, false, next_head()};
+  }
+  return std::nullopt;
+}
+
+std::optional<Grant> PrefillQueues::serve(Nanos now) {
+  while (queued_ > 0) {
+    const auto aged = aged_entry(now);
+    std::optional<std::uint32_t> helped_tier;
+    const auto engine = next_engine(aged.has_value(), helped_tier);
+    if (!engine) return std::nullopt;
+    const auto picked = pick(*engine, aged, helped_tier);
+    if (picked) return grant(*picked, *engine, now);
+    close(*engine);
+    engines_[*engine].held = true;
+    held_.push_back(*engine);
+  }
+  return std::nullopt;
+}
+
+Nanos PrefillQueues::cap_of(std::uint32_t tier) const {
+  return tier < config_.tier_caps.size() ? config_.tier_caps[tier] : config_.step_budget;
+}
+
+Grant PrefillQueues::grant(const Pick& picked, std::uint32_t engine_slot, Nanos now) {
+  Entry& entry = entries_[picked.entry];
+  Engine& engine = engines_[engine_slot];
+  Grant grant;
+  grant.item = entry.item;
+  grant.tier = entry.tier;
+  grant.engine = engine.id;
+  grant.rank = picked.rank.rank;
+  grant.rank_runner_up = picked.rank.runner_up;
+  if (picked.runner_up) grant.request_runner_up = entries_[*picked.runner_up].item.id;
+  grant.aged = picked.aged;
+  grant.helped = picked.helped;
+  grant.key = entry.key;
+  grant.queue_time = now - entry.item.arrival;
+  grant.engine_left = engine.left;
+  grant.ranks_left.reserve(engine.ranks.size());
+  for (const RankOffer& rank : engine.ranks) grant.ranks_left.push_back(rank.quota_left);
+  grant.batch_cap = cap_of(std::max(engine.range.cap, entry.tier).value);
+  grant.lease_until = now + config_.lease;
+
+  // The offer first: taking the head out reopens held engines, never this one.
+  close(engine_slot);
+  engine.ranks[grant.rank].quota_left -= entry.item.quota;
+  engine.ranks[grant.rank].blocks_free -= entry.item.blocks;
+  open(engine_slot);
+  extract(picked.entry);
+  entry.state = Entry::State::kLeased;
+  entry.engine = engine.id;
+  leases_.push(grant.lease_until.value, entry.item.id.value, picked.entry);
+  return grant;
+}
+
+std::string to_string(const Grant& grant) {
+  char text[320];
+  std::snprintf(text, sizeof text, "engine %u pulled with %.1f ms left; rank %u had most left (%.1f ms)",
+                grant.engine.value, base::to_millis(grant.engine_left), grant.rank,
+                base::to_millis(grant.ranks_left[grant.rank]));
+  std::string reason = text;
+  if (grant.rank_runner_up) {
+    std::snprintf(text, sizeof text, ", then rank %u (%.1f ms)", *grant.rank_runner_up,
+                  base::to_millis(grant.ranks_left[*grant.rank_runner_up]));
+    reason += text;
+  }
+  std::snprintf(text, sizeof text, "; tier %u, quota %.1f ms, waited %.1f ms%s%s", grant.tier.value,
+                base::to_millis(grant.item.quota), base::to_millis(grant.queue_time),
+                grant.aged ? ", aged: first whatever its key" : ", smallest key",
+                grant.helped ? ", a neighbouring tier's engine helped" : "");
+  reason += text;
+  if (grant.request_runner_up) reason += "; before request " + std::to_string(grant.request_runner_up->value);
+  return reason;
+}
+
+}  // namespace trimtab::policy
