@@ -170,7 +170,7 @@ TEST_P(DecodeChoice, EveryStateOfTwoGroupsOfTwoRanks) {
 
 INSTANTIATE_TEST_SUITE_P(Policies, DecodeChoice,
                          ::testing::Values("waterline", "dualpath", "total_requests", "total_tokens"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& policy) { return std::string(policy.param); });
 
 }  // namespace
 }  // namespace trimtab::policy
