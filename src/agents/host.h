@@ -70,7 +70,10 @@ class Host {
   // host_actions.cpp: what the machine asks for.
   void perform(const cluster::Action& action, const Report& report);
   void on(const cluster::Match& action, const Report& report);
-  void on(const cluster::AcceptedAction& action, const Report& report);
+  void on(const cluster::Accept& action, const Report& report);
+  // What a grant promises is the pulling side's account (PullAgents); nothing is sent yet.
+  void on(const cluster::Grant&, const Report&) {}
+  void on(const cluster::Revoke&, const Report&) {}
   void on(const cluster::StartPrefill& action, const Report& report);
   void on(const cluster::StartEncode& action, const Report& report);
   void on(const cluster::SendEmbeddings& action, const Report& report);

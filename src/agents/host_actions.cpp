@@ -48,7 +48,7 @@ void Host::on(const cluster::Match& action, const Report&) {
   post_event(cluster::Matched{action.id, TokenCount{query.prompt_tokens}, hit.tokens});
 }
 
-void Host::on(const cluster::AcceptedAction& action, const Report&) {
+void Host::on(const cluster::Accept& action, const Report&) {
   RequestState* request = find(action.id);
   if (request == nullptr) return;
   const std::shared_ptr<cluster::Sink> sink = request->sink;

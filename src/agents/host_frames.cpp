@@ -83,10 +83,7 @@ void Host::part(ConnectionId connection, const std::string& why) {
   warn(fmt::format("lost {}: {}", place_name(place), why));
   metrics_.on_lost(place);
   if (place.role == model::Role::kVision) encodings_.lost(place.encoder_id());
-  // The ranks of a group step together: those left wait for the lost one, so they are cut off as well and the
-  // supervisor starts the whole group anew. At once, so that no later hello can be taken for one of them.
-  for (const ConnectionId peer : agent(place.role, place.engine).detach(place.rank))
-    part(peer, fmt::format("rank {} of its group is gone", place.rank));
+  agent(place.role, place.engine).detach(place.rank);
 }
 
 bool Host::prepare(const Report& report) {

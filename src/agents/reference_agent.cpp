@@ -43,17 +43,19 @@ void ReferenceAgent::attach(ConnectionId connection, const wire::Hello& hello) {
   on_report_(std::move(report));
 }
 
-std::vector<ConnectionId> ReferenceAgent::detach(std::uint32_t rank) {
+void ReferenceAgent::detach(std::uint32_t rank) {
+  // A condemned rank goes as it was told: its place's neighbours may be of the next formation already.
+  const bool breaks_formation = role_ != model::Role::kVision && !members_[rank].condemned;
   members_[rank] = Member{};
+  for (std::uint32_t peer = 0; breaks_formation && peer < members_.size(); ++peer) {
+    if (!members_[peer].connection || members_[peer].condemned) continue;
+    members_[peer].condemned = true;
+    send(peer, wire::Shutdown{});
+  }
   Report report;
   report.from = place(rank);
   report.event = cluster::Lost{report.from};
   on_report_(std::move(report));
-  std::vector<ConnectionId> peers;
-  if (role_ == model::Role::kVision) return peers;  // encoders stand alone
-  for (const Member& member : members_)
-    if (member.connection) peers.push_back(*member.connection);
-  return peers;
 }
 
 std::optional<ConnectionId> ReferenceAgent::connection_of(std::uint32_t rank) const {

@@ -18,9 +18,11 @@ class ReferenceAgent final : public Agent {
   /// The rank of this hello is on `connection` from now on; reports Joined. `hello.rank` must be below
   /// `ranks()`.
   void attach(ConnectionId connection, const wire::Hello& hello);
-  /// The rank's connection ended; reports Lost. The connections of its peers, for the host to cut: they wait
-  /// in a collective for a rank that will not come.
-  std::vector<ConnectionId> detach(std::uint32_t rank);
+  /// The rank's connection ended; reports Lost. The ranks of a group step together, so its peers wait for a
+  /// rank that will not come: they are told to shut down, and the supervisor starts the whole group anew.
+  /// They stay attached until they are really gone, because until then they may still write into decode
+  /// blocks.
+  void detach(std::uint32_t rank);
   std::optional<ConnectionId> connection_of(std::uint32_t rank) const;
   std::uint32_t ranks() const { return static_cast<std::uint32_t>(members_.size()); }
 
@@ -42,6 +44,7 @@ class ReferenceAgent final : public Agent {
  private:
   struct Member {
     std::optional<ConnectionId> connection;
+    bool condemned = false;  // of a formation that has lost a rank
     std::string segment;
     MemberStatus status;
   };
