@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "engine/compute_clock.h"
+
 namespace trimtab::engine {
 
 base::Result<ExpertPartition> ExpertPartition::make(std::size_t ffn, std::uint32_t experts) {
@@ -43,10 +45,12 @@ base::Status LocalExchange::run(const LayerWeights& layer, const float* x, std::
                                 float* residual) {
   const std::size_t hidden = runner_.shape().hidden;
   float* out = out_.ensure(kWaveRows * hidden);
+  const base::Nanos before = compute_now();
   for (std::uint32_t e = 0; e < runner_.partition().experts(); ++e) {
     runner_.run(layer, e, x, rows, out);
     runner_.kernels().add(residual, out, rows * hidden);
   }
+  compute_ += compute_now() - before;
   return {};
 }
 

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/units.h"
 #include "engine/kernels.h"
 #include "engine/llama_weights.h"
 
@@ -59,6 +61,12 @@ class FfnExchange {
   /// order. Every rank of a group calls it for every layer and wave, with no rows too. rows <=
   /// kWaveRows. kUnavailable when a peer of the group is gone.
   virtual base::Status run(const LayerWeights& layer, const float* x, std::size_t rows, float* residual) = 0;
+  /// Compute time (of the processor, not of the wall) that this rank's rows took since the last call, whoever
+  /// spent it: experts are shared, so it is counted by rows.
+  base::Nanos take_compute() { return std::exchange(compute_, base::Nanos{}); }
+
+ protected:
+  base::Nanos compute_;
 };
 
 /// Rows that pass a layer at a time: bounds the group's shared buffers and keeps activations in the caches. A

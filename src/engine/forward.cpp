@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "engine/compute_clock.h"
+
 namespace trimtab::engine {
 
 RopeTable::RopeTable(std::int64_t positions, float base)
@@ -54,6 +56,9 @@ Forward::Forward(const LlamaWeights& weights, const Kernels& kernels, const KvAr
 
 base::Status Forward::step(std::span<const Segment> segments, std::size_t waves) {
   const LlamaShape& s = weights_.shape();
+  base::Nanos began = compute_now();
+  compute_ = {};
+  exchange_.take_compute();
   rows_.clear();
   for (std::uint32_t i = 0; i < segments.size(); ++i) {
     const Segment& segment = segments[i];
@@ -77,10 +82,13 @@ base::Status Forward::step(std::span<const Segment> segments, std::size_t waves)
         kernels_.rms_norm(residual + i * s.hidden, w.ffn_norm, normed_.data() + i * s.hidden, s.hidden,
                           s.norm_epsilon);
       }
+      compute_.whole += compute_now() - began;
       TRIMTAB_TRY(exchange_.run(w, normed_.data(), end - begin, residual));
+      began = compute_now();
     }
   }
   project(segments);
+  compute_.whole += compute_now() - began + exchange_.take_compute();
   return {};
 }
 
@@ -136,6 +144,7 @@ void Forward::attention(const LayerWeights& layer, std::size_t index, std::span<
   }
   // Keys and values of the whole wave are stored: every row now attends, also to rows of its own wave, through
   // the f16 that later steps will read.
+  const base::Nanos before = compute_now();
   for (std::size_t i = 0; i < rows;) {
     const Row& row = rows_[begin + i];
     std::size_t count = 1;
@@ -143,6 +152,7 @@ void Forward::attention(const LayerWeights& layer, std::size_t index, std::span<
     attend(segments[row.segment], index, i, count, row.position);
     i += count;
   }
+  compute_.attention += compute_now() - before;
   float* projected = normed;
   kernels_.matmul(layer.attention_output, context_.data(), s.query_width(), rows, projected, s.hidden,
                   scratch_.data());

@@ -52,6 +52,12 @@ class Forward {
   /// the group (`waves_for` of its rows); a rank with fewer rows goes through the rest empty-handed.
   base::Status step(std::span<const Segment> segments, std::size_t waves);
   static std::size_t waves_for(std::size_t rows) { return (rows + kWaveRows - 1) / kWaveRows; }
+  /// Processor time of the last step that its own rows took, feed-forward counted by rows; `attention` is the
+  /// part that grows with the context.
+  struct Compute {
+    base::Nanos attention, whole;
+  };
+  Compute compute() const { return compute_; }
   /// Row i belongs to the i-th segment that wanted logits, in order: f32 [vocabulary].
   std::span<const float> logits(std::size_t i) const;
 
@@ -77,6 +83,7 @@ class Forward {
   std::vector<Row> rows_;
   std::vector<AttentionState> states_;
   std::vector<std::uint8_t> visible_;
+  Compute compute_;
   std::size_t logits_rows_ = 0;
   AlignedFloats hidden_;                                  // [rows][hidden], the residual stream
   AlignedFloats normed_, query_, key_, value_, context_;  // of one wave

@@ -1,0 +1,120 @@
+#include "engine/block_mover.h"
+
+#include <spdlog/spdlog.h>
+
+#include <utility>
+
+#include "ipc/steady_clock.h"
+
+namespace trimtab::engine {
+
+BlockMover::BlockMover(const KvArena& arena, Transport& transport, std::string pool_socket,
+                       std::function<void(MoveDone)> on_done)
+    : arena_(arena),
+      transport_(transport),
+      pool_socket_(std::move(pool_socket)),
+      on_done_(std::move(on_done)),
+      thread_([this] { run(); }) {}
+
+BlockMover::~BlockMover() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    cancel_current_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void BlockMover::submit(MoveJob job) {
+  TRIMTAB_CHECK(!job.blocks.empty());
+  {
+    const std::lock_guard lock(mutex_);
+    queues_[static_cast<std::size_t>(job.kind)].push_back(std::move(job));
+  }
+  changed_.notify_all();
+}
+
+void BlockMover::cancel(model::RequestId id) {
+  std::vector<MoveJob> dropped;
+  {
+    const std::lock_guard lock(mutex_);
+    if (current_ == id) cancel_current_ = true;
+    for (auto& queue : queues_) {
+      for (auto job = queue.begin(); job != queue.end();) {
+        if (job->id != id) {
+          ++job;
+          continue;
+        }
+        dropped.push_back(std::move(*job));
+        job = queue.erase(job);
+      }
+    }
+  }
+  for (MoveJob& job : dropped) on_done_({std::move(job), 0, true, {}});
+}
+
+void BlockMover::run() {
+  while (true) {
+    MoveJob job;
+    {
+      std::unique_lock lock(mutex_);
+      current_.reset();
+      const auto next = [this]() -> std::deque<MoveJob>* {
+        for (auto& queue : queues_)
+          if (!queue.empty()) return &queue;
+        return nullptr;
+      };
+      changed_.wait(lock, [&] { return stopping_ || next() != nullptr; });
+      if (stopping_) return;
+      auto* queue = next();
+      job = std::move(queue->front());
+      queue->pop_front();
+      current_ = job.id;
+      cancel_current_ = false;
+    }
+    on_done_(perform(std::move(job)));
+  }
+}
+
+MoveDone BlockMover::perform(MoveJob job) {
+  MoveDone done;
+  for (std::size_t i = 0; i < job.blocks.size() && done.status; ++i) {
+    {
+      const std::lock_guard lock(mutex_);
+      done.cancelled = cancel_current_;
+    }
+    if (done.cancelled) break;
+    done.status = move_one(job, i);
+    if (done.status) ++done.moved;
+  }
+  done.job = std::move(job);
+  return done;
+}
+
+base::Status BlockMover::move_one(const MoveJob& job, std::size_t i) {
+  if (job.kind == MoveJob::Kind::kHandOver)
+    return transport_.copy(arena_, job.blocks[i], job.target, job.segment, job.destination[i]);
+  kv_pool::PoolClient* client = pool();
+  if (client == nullptr) return base::fail(base::Code::kUnavailable, "the pool is away", "engine");
+  if (job.kind == MoveJob::Kind::kFetch) return client->get(job.keys[i], arena_.block(job.blocks[i]));
+  return client->put(job.keys[i], arena_.block(job.blocks[i]), i == 0 ? job.parent : job.keys[i - 1]);
+}
+
+kv_pool::PoolClient* BlockMover::pool() {
+  if (pool_ || pool_socket_.empty()) return pool_ ? &*pool_ : nullptr;
+  const base::Nanos now = ipc::SteadyClock().now();
+  if (now < next_dial_) return nullptr;
+  kv_pool::ClientOptions options;
+  options.block_bytes = arena_.block_bytes();
+  auto client = kv_pool::PoolClient::connect(pool_socket_, base::Nanos{100'000'000}, options);
+  if (!client) {
+    spdlog::warn("no KV pool, computing everything: {}", base::to_string(client.error()));
+    next_dial_ = now + base::Nanos{1'000'000'000};
+    return nullptr;
+  }
+  pool_.emplace(std::move(*client));
+  return &*pool_;
+}
+
+}  // namespace trimtab::engine

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "base/error.h"
+#include "engine/block_mover.h"
+#include "ipc/channel.h"
+#include "wire/messages.h"
+
+namespace trimtab::engine {
+
+/// The control process closed its connection.
+struct ControlLost {
+  std::string reason;
+};
+
+using Event = std::variant<ipc::Frame, MoveDone, ControlLost>;
+
+/// What happened while a step ran. Any thread posts; the rank's loop takes. `ring` wakes the loop.
+class Inbox {
+ public:
+  explicit Inbox(std::function<void()> ring) : ring_(std::move(ring)) {}
+  void post(Event event);
+  std::vector<Event> take();
+
+ private:
+  std::function<void()> ring_;
+  std::mutex mutex_;
+  std::vector<Event> events_;
+};
+
+/// The connection to the control process: a thread receives into the inbox, the rank's loop sends.
+class ControlLink {
+ public:
+  ControlLink(ipc::Channel channel, Inbox& inbox);
+  ~ControlLink();
+
+  /// A lost peer shows up as `ControlLost` in the inbox, so senders need not care.
+  void send_frame(const ipc::Frame& frame) { (void)channel_.send(frame); }
+
+ private:
+  ipc::Channel channel_;
+  Inbox& inbox_;
+  std::thread thread_;
+};
+
+}  // namespace trimtab::engine

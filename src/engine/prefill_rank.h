@@ -1,0 +1,93 @@
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "engine/kv_arena.h"
+#include "engine/rank_role.h"
+#include "kv/block_table.h"
+#include "model/cluster_config.h"
+#include "policy/prefill/rank_scheduler.h"
+
+namespace trimtab::engine {
+
+struct PrefillRankConfig {
+  policy::RankConfig scheduler;
+  std::int64_t context_tokens = 0;  // a prompt must leave room for one token more
+  bool logits_checksums = true;
+};
+
+/// The prefill side of a rank. A request waits for blocks (first come, first served; all of its blocks or
+/// none), takes its hit from the pool, is computed chunk by chunk, gives each full block to the pool as it is
+/// finished, and hands its KV over to the decode rank once both the prompt and the place are there. Only the
+/// chunks run in the group's step; all else goes beside it.
+class PrefillRank final : public RankRole {
+ public:
+  PrefillRank(const PrefillRankConfig& config, policy::CostModel cost, const LlamaShape& shape,
+              const KvArena& arena, BlockMover& mover, Outbox& outbox);
+
+  base::Status on_frame(const ipc::Frame& frame) override;
+  void on_moved(MoveDone done) override;
+  Proposal propose() override;
+  std::span<const Segment> plan(base::Nanos budget) override;
+  void finish_step(const Forward& forward) override;
+
+  const kv::BlockAllocator& blocks() const { return tables_.allocator(); }
+  std::size_t requests() const { return requests_.size(); }
+
+ private:
+  enum class Stage : std::uint8_t { kQueued, kFetching, kComputing, kComputed, kHandingOver };
+  struct Image {
+    model::ImageSpan span;
+    std::vector<float> rows;  // [tokens][hidden]; empty until the encoder's answer came
+  };
+  struct Request {
+    wire::PrefillStart start;
+    std::uint64_t stay = 0;  // tells it from an earlier stay of the same id, whose stores may still be under way
+    Stage stage = Stage::kQueued;
+    std::vector<Image> images;              // by position
+    std::vector<EmbeddingRows> embeddings;  // views of the images' rows
+    std::optional<wire::DecodeTarget> target;
+    wire::PrefillDone done;
+    std::int64_t computed = 0;    // tokens whose KV is in the blocks
+    std::uint32_t jobs = 0;       // of the mover, under way
+    bool ending = false;          // aborted or failed: freed when the last job is back
+    std::optional<wire::RequestFailed> failure;  // said then; otherwise Released
+  };
+
+  void on_start(wire::PrefillStart message);
+  void on_embeddings(const wire::Embeddings& message);
+  void on_target(wire::DecodeTarget message);
+  void on_abort(model::RequestId id);
+  std::optional<std::string> fault_of(const wire::PrefillStart& message) const;
+  void admit();
+  void begin_compute(Request& request, std::uint32_t hit_blocks);
+  base::TokenCount ready_until(const Request& request) const;
+  void store_new_blocks(Request& request, std::int64_t before);
+  void complete(Request& request, std::span<const float> logits);
+  void hand_over(Request& request);
+  void finish(model::RequestId id);
+  void fail(model::RequestId id, base::Code code, std::string message);
+  void end(model::RequestId id);
+  void submit(MoveJob job);
+  void report_step();
+
+  PrefillRankConfig config_;
+  LlamaShape shape_;
+  const KvArena& arena_;
+  BlockMover& mover_;
+  Outbox& outbox_;
+  policy::RankScheduler scheduler_;
+  kv::BlockTables tables_;
+  std::map<model::RequestId, Request> requests_;
+  std::deque<model::RequestId> queue_;  // waiting for blocks
+  policy::Vote vote_;
+  policy::StepPlan plan_;
+  std::vector<Segment> segments_;
+  std::uint64_t steps_ = 0, stays_ = 0;
+  base::Nanos actual_;  // of the last step, in the quota's scope
+};
+
+}  // namespace trimtab::engine
