@@ -244,13 +244,14 @@ base::Status FileTier::write_steps(std::span<const FileEntry> erased, std::span<
     TRIMTAB_TRY(write_all(blocks_.get(), store.content, store.entry.slot * stride_, path("blocks")));
     entries.push_back(store.entry);
   }
-  if (entries.empty()) return {};
-  step("blocks written");
-  TRIMTAB_TRY(sync(blocks_, "blocks"));
-  TRIMTAB_TRY(append(LogRecordKind::kPut, entries));
-  step("puts written");
-  TRIMTAB_TRY(sync(log_, "log"));
-  for (const FileEntry& entry : entries) live_[entry.slot] = {entry, next_order_++};
+  if (!entries.empty()) {
+    step("blocks written");
+    TRIMTAB_TRY(sync(blocks_, "blocks"));
+    TRIMTAB_TRY(append(LogRecordKind::kPut, entries));
+    step("puts written");
+    TRIMTAB_TRY(sync(log_, "log"));
+    for (const FileEntry& entry : entries) live_[entry.slot] = {entry, next_order_++};
+  }
   step("end");
   if (log_records_ > 2 * std::uint64_t{slots_} + kLogSlack) return rewrite_log();
   return {};

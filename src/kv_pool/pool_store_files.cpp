@@ -38,6 +38,7 @@ void PoolStore::start_store() {
                             [this](const FileEntry& entry) { return file_slots_[entry.slot].readers > 0; });
   job.erased.assign(unread, pending_erases_.end());
   pending_erases_.erase(unread, pending_erases_.end());
+  for (const FileEntry& entry : job.erased) file_free_.push_back(entry.slot);  // erased before it is written
   while (!dirty_.empty() && job.items.size() < kBatchBlocks) {
     Slot& slot = slots_[dirty_.front()];
     if (slot.state != State::kReady || slot.commit == 0 || slot.storing) {  // withdrawn meanwhile
@@ -64,12 +65,6 @@ void PoolStore::start_store() {
 void PoolStore::finish(const StoreDone& done) {
   storing_ = false;
   if (done.failed) fall_back_to_memory(done.message);
-  // The slots of erased entries: those that no item took over are free now.
-  for (const FileEntry& entry : done.job.erased) {
-    const bool taken = std::any_of(done.job.items.begin(), done.job.items.end(),
-                                   [&](const auto& item) { return item.entry.slot == entry.slot; });
-    if (!taken) file_free_.push_back(entry.slot);
-  }
   for (const StoreJob::Item& item : done.job.items) {
     Slot& slot = slots_[item.memory_slot];
     slot.storing = false;

@@ -1,0 +1,340 @@
+#include "kv_pool/pool_store.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <rapidcheck/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "kv_pool/test_support.h"
+
+namespace trimtab::kv_pool {
+namespace {
+
+using protocol::GetOutcome;
+using protocol::PutOutcome;
+using test::block_of;
+using test::key;
+
+constexpr std::uint64_t kBytes = 4'096;
+
+/// A pool of a few slots with its workers but without sockets.
+struct Pool {
+  Pool(std::uint32_t memory_slots, std::uint32_t file_slots, const std::string& directory = {})
+      : memory(memory_slots * kBytes) {
+    if (!directory.empty()) {
+      tier = std::make_unique<FileTier>(*FileTier::open(directory, file_slots * kBytes, kBytes));
+      workers = std::make_unique<IoWorkers>(*tier);
+    }
+    store = std::make_unique<PoolStore>(memory, kBytes, kBytes, 100, tier.get(), workers.get());
+  }
+
+  std::span<std::byte> slot(std::uint32_t i) { return std::span{memory}.subspan(i * kBytes, kBytes); }
+
+  PutOutcome put(ClientId client, std::uint64_t n, std::optional<BlockKey> parent = {}) {
+    const auto granted = store->put(client, key(n), parent);
+    if (granted.outcome != PutOutcome::kGranted) return granted.outcome;
+    const auto content = block_of(key(n), kBytes);
+    std::copy(content.begin(), content.end(), slot(granted.slot).begin());
+    EXPECT_TRUE(store->commit(client, granted.slot, content_checksum(key(n), content)));
+    return granted.outcome;
+  }
+  /// Waits for the disk where needed.
+  protocol::Got get(ClientId client, std::uint64_t n) {
+    if (auto at_once = store->get(client, key(n))) return *at_once;
+    while (true) {
+      wait();
+      for (const auto& [who, got] : store->take_answers().gets)
+        if (who == client) return got;
+    }
+  }
+  /// Get, compare, unpin.
+  GetOutcome read(ClientId client, std::uint64_t n) {
+    const auto got = get(client, n);
+    if (got.outcome != GetOutcome::kPinned) return got.outcome;
+    EXPECT_TRUE(std::ranges::equal(slot(got.slot), block_of(key(n), kBytes)));
+    EXPECT_TRUE(store->unpin(client, got.slot, false));
+    return got.outcome;
+  }
+  void wait() {
+    pollfd item{workers->wake_fd(), POLLIN, 0};
+    ASSERT_EQ(poll(&item, 1, 10'000), 1) << "the disk gives no answer";
+    std::uint64_t count = 0;
+    ASSERT_EQ(::read(item.fd, &count, sizeof count), 8);
+    store->advance();
+  }
+  void settle() {
+    while (!store->idle()) wait();
+  }
+  std::uint32_t match(std::initializer_list<std::uint64_t> chain, bool counted = true) {
+    std::vector<BlockKey> keys;
+    for (const std::uint64_t n : chain) keys.push_back(key(n));
+    return store->match(keys, counted).blocks;
+  }
+
+  std::vector<std::byte> memory;
+  std::unique_ptr<FileTier> tier;
+  std::unique_ptr<IoWorkers> workers;
+  std::unique_ptr<PoolStore> store;
+};
+
+TEST(PoolStore, VisibleAtOnceAndReadBack) {
+  Pool pool(4, 0);
+  EXPECT_EQ(pool.match({1, 2, 3}), 0U);
+  EXPECT_EQ(pool.put(1, 1), PutOutcome::kGranted);
+  EXPECT_EQ(pool.put(1, 2), PutOutcome::kGranted);
+  EXPECT_EQ(pool.put(2, 2), PutOutcome::kPresent);
+  EXPECT_EQ(pool.match({1, 2, 3}), 2U);
+  EXPECT_EQ(pool.read(2, 1), GetOutcome::kPinned);
+  EXPECT_EQ(pool.read(2, 3), GetOutcome::kMissing);
+}
+
+// vllm PR#28585 and others: every block of a request is counted once, whatever follows.
+TEST(PoolStore, EachRequestIsCountedOnce) {
+  Pool pool(4, 0);
+  pool.put(1, 1);
+  pool.match({1, 2, 3});
+  pool.match({1, 2, 3}, false);
+  pool.read(1, 1);
+  pool.read(1, 9);
+  const PoolStats stats = pool.store->stats();
+  EXPECT_EQ(stats.match_requests, 1U);
+  EXPECT_EQ(stats.blocks_queried, 3U);
+  EXPECT_EQ(stats.blocks_hit, 1U);
+  EXPECT_EQ(stats.blocks_missed, 2U);
+  EXPECT_EQ(stats.gets_memory, 1U);
+  EXPECT_EQ(stats.gets_stale, 1U);
+}
+
+TEST(PoolStore, WhatIsReadIsNotEvicted) {
+  Pool pool(2, 0);
+  pool.put(1, 1);
+  pool.put(1, 2);
+  const auto first = pool.get(7, 1);
+  const auto second = pool.get(7, 2);
+  EXPECT_EQ(pool.put(1, 3), PutOutcome::kRefused) << "both are being read";
+  EXPECT_TRUE(pool.store->unpin(7, second.slot, false));
+  EXPECT_EQ(pool.put(1, 3), PutOutcome::kGranted);
+  EXPECT_EQ(pool.match({1}), 1U);
+  EXPECT_EQ(pool.match({2}), 0U);
+  EXPECT_TRUE(std::ranges::equal(pool.slot(first.slot), block_of(key(1), kBytes)));
+}
+
+// LMCache#1034 and others: what a dead client held is free again.
+TEST(PoolStore, AClientThatVanishesLeavesNothingBehind) {
+  Pool pool(2, 0);
+  pool.put(1, 1);
+  pool.get(7, 1);
+  pool.get(7, 1);
+  const auto granted = pool.store->put(7, key(2), {});
+  ASSERT_EQ(granted.outcome, PutOutcome::kGranted);
+  EXPECT_EQ(pool.store->stats().pins, 2U);
+  pool.store->leave(7);
+  EXPECT_EQ(pool.store->stats().pins, 0U);
+  EXPECT_EQ(pool.store->stats().puts_abandoned, 1U);
+  EXPECT_EQ(pool.match({2}), 0U) << "never committed, never seen";
+  EXPECT_FALSE(pool.store->commit(7, granted.slot, 0));
+  EXPECT_EQ(pool.put(1, 2), PutOutcome::kGranted);
+  EXPECT_EQ(pool.put(1, 3), PutOutcome::kGranted) << "the pinned slot can be evicted now";
+}
+
+TEST(PoolStore, NothingHeldIsNothingToGiveBack) {
+  Pool pool(2, 0);
+  pool.put(1, 1);
+  const auto got = pool.get(7, 1);
+  EXPECT_FALSE(pool.store->unpin(8, got.slot, true));
+  EXPECT_FALSE(pool.store->unpin(7, got.slot + 1, true));
+  EXPECT_EQ(pool.match({1}), 1U);
+  EXPECT_FALSE(pool.store->commit(7, got.slot, 0));
+}
+
+TEST(PoolStore, DamagedMemoryIsWithdrawnButNotUnderItsReaders) {
+  Pool pool(2, 0);
+  pool.put(1, 1);
+  const auto a = pool.get(7, 1);
+  pool.get(8, 1);
+  EXPECT_TRUE(pool.store->unpin(7, a.slot, true));
+  EXPECT_EQ(pool.store->stats().corrupt, 1U);
+  EXPECT_EQ(pool.match({1}), 0U);
+  EXPECT_EQ(pool.put(1, 2), PutOutcome::kGranted);
+  EXPECT_EQ(pool.put(1, 3), PutOutcome::kGranted) << "evicts 2: the withdrawn slot is still being read";
+  EXPECT_EQ(pool.match({2}), 0U);
+  EXPECT_TRUE(pool.store->unpin(8, a.slot, true)) << "the second complaint changes nothing";
+  EXPECT_EQ(pool.store->stats().corrupt, 1U);
+  EXPECT_EQ(pool.put(1, 4), PutOutcome::kGranted);
+  EXPECT_EQ(pool.match({3}), 1U);
+}
+
+TEST(PoolStore, AChainLosesItsEndFirst) {
+  Pool pool(3, 0);
+  pool.put(1, 1);
+  pool.put(1, 2, key(1));
+  pool.put(1, 3, key(2));
+  pool.put(1, 9);
+  EXPECT_EQ(pool.match({1, 2, 3}), 2U);
+}
+
+TEST(PoolStore, TheFileTierHoldsWhatMemoryCannot) {
+  test::TempDirectory directory;
+  {
+    Pool pool(2, 8, directory.path());
+    for (std::uint64_t n = 1; n <= 5; ++n) {
+      EXPECT_EQ(pool.put(1, n), PutOutcome::kGranted);
+      pool.settle();
+    }
+    EXPECT_EQ(pool.match({1, 2, 3, 4, 5}), 5U);
+    for (std::uint64_t n = 1; n <= 5; ++n) EXPECT_EQ(pool.read(1, n), GetOutcome::kPinned);
+    const PoolStats stats = pool.store->stats();
+    EXPECT_EQ(stats.file_entries, 5U);
+    EXPECT_EQ(stats.memory_entries, 2U);
+    EXPECT_GE(stats.gets_file, 3U);
+    EXPECT_EQ(stats.pins, 0U);
+    EXPECT_EQ(stats.dirty_entries, 0U);
+  }
+  Pool again(2, 8, directory.path());
+  EXPECT_EQ(again.store->stats().recovered_entries, 5U);
+  EXPECT_EQ(again.match({1, 2, 3, 4, 5}), 5U);
+  EXPECT_EQ(again.read(1, 3), GetOutcome::kPinned);
+}
+
+TEST(PoolStore, TheFileTierEvictsItsOldest) {
+  test::TempDirectory directory;
+  Pool pool(2, 3, directory.path());
+  for (std::uint64_t n = 1; n <= 3; ++n) {
+    pool.put(1, n);
+    pool.settle();
+  }
+  pool.match({1});
+  pool.put(1, 4);
+  pool.settle();
+  EXPECT_EQ(pool.match({1}), 1U);
+  EXPECT_EQ(pool.match({2}), 0U);
+  EXPECT_EQ(pool.store->stats().file_evictions, 1U);
+}
+
+// Blocks not yet durable are not thrown out for new ones: the new one is refused and counted.
+TEST(PoolStore, UndurableBlocksStay) {
+  test::TempDirectory directory;
+  Pool pool(2, 8, directory.path());
+  pool.put(1, 1);
+  pool.put(1, 2);
+  EXPECT_EQ(pool.put(1, 3), PutOutcome::kRefused);
+  EXPECT_FALSE(pool.store->flush(5)) << "not yet";
+  pool.settle();
+  pool.store->advance();
+  const auto answers = pool.store->take_answers();
+  ASSERT_EQ(answers.flushes.size(), 1U);
+  EXPECT_EQ(answers.flushes[0].first, 5U);
+  EXPECT_EQ(answers.flushes[0].second.durable, 1);
+  EXPECT_EQ(pool.put(1, 3), PutOutcome::kGranted);
+  EXPECT_EQ(pool.store->stats().puts_refused, 1U);
+}
+
+// Wrong content on disk is a miss, counted, withdrawn, and its slot is used again.
+TEST(PoolStore, DamagedFilesAreMissesOnce) {
+  test::TempDirectory directory;
+  {
+    Pool pool(4, 4, directory.path());
+    for (std::uint64_t n = 1; n <= 4; ++n) pool.put(1, n);
+    pool.settle();
+  }
+  const int fd = open(directory.path("blocks").c_str(), O_RDWR);
+  const char junk = 0x55;
+  for (int slot = 0; slot < 2; ++slot) ASSERT_EQ(pwrite(fd, &junk, 1, slot * 4'096 + 17), 1);
+  close(fd);
+  Pool pool(4, 4, directory.path());
+  int damaged = 0;
+  for (std::uint64_t n = 1; n <= 4; ++n) damaged += pool.read(1, n) == GetOutcome::kCorrupt ? 1 : 0;
+  EXPECT_EQ(damaged, 2);
+  EXPECT_EQ(pool.store->stats().corrupt, 2U);
+  EXPECT_EQ(pool.store->stats().file_entries, 2U);
+  for (std::uint64_t n = 1; n <= 4; ++n) EXPECT_NE(pool.read(1, n), GetOutcome::kCorrupt) << "once";
+  for (std::uint64_t n = 1; n <= 4; ++n) pool.put(1, n);
+  pool.settle();
+  EXPECT_EQ(pool.store->stats().file_entries, 4U);
+  for (std::uint64_t n = 1; n <= 4; ++n) EXPECT_EQ(pool.read(1, n), GetOutcome::kPinned);
+}
+
+// A user that writes something else than it said (or into a slot that is not its own any more) poisons
+// nothing: neither memory nor file serve it.
+TEST(PoolStore, ContentThatDoesNotMatchNeverReachesTheFile) {
+  test::TempDirectory directory;
+  Pool pool(4, 4, directory.path());
+  const auto granted = pool.store->put(1, key(1), {});
+  pool.store->commit(1, granted.slot, 12'345);
+  pool.settle();
+  EXPECT_EQ(pool.match({1}), 0U);
+  EXPECT_EQ(pool.store->stats().corrupt, 1U);
+  EXPECT_EQ(pool.store->stats().file_writes, 0U);
+  EXPECT_EQ(pool.put(1, 1), PutOutcome::kGranted);
+}
+
+// Users come, die at any point, damage memory; blocks move between tiers. Whoever is given a block is given
+// the right one, and nobody leaves anything behind.
+RC_GTEST_PROP(PoolStoreProperty, RightContentAndNoLeaks, ()) {
+  base::Prng prng(*rc::gen::arbitrary<std::uint64_t>());
+  test::TempDirectory directory;
+  Pool pool(static_cast<std::uint32_t>(2 + prng.below(4)), static_cast<std::uint32_t>(2 + prng.below(8)),
+            directory.path());
+  std::multimap<ClientId, std::uint32_t> pins;
+  ClientId next_client = 10;
+  std::uint64_t hits = 0;
+  for (int i = 0; i < 120; ++i) {
+    const ClientId client = 1 + prng.below(3);
+    const std::uint64_t n = prng.below(8);
+    switch (prng.below(8)) {
+      case 0:
+      case 6:
+        pool.put(client, n, prng.below(2) == 0 ? std::nullopt : std::optional(key(n + 1)));
+        break;
+      case 1: {  // dies between grant and commit
+        const ClientId dying = next_client++;
+        const auto granted = pool.store->put(dying, key(n), {});
+        if (granted.outcome == PutOutcome::kGranted)
+          std::ranges::fill(pool.slot(granted.slot), std::byte{0x77});
+        pool.store->leave(dying);
+        break;
+      }
+      case 2:
+      case 7: {
+        const auto got = pool.get(client, n);
+        if (got.outcome != GetOutcome::kPinned) break;
+        ++hits;
+        pins.emplace(client, got.slot);
+        RC_ASSERT(content_checksum(key(n), pool.slot(got.slot)) == got.checksum);
+        RC_ASSERT(std::ranges::equal(pool.slot(got.slot), block_of(key(n), kBytes)));
+        break;
+      }
+      case 3: {
+        const auto held = pins.find(client);
+        if (held == pins.end()) break;
+        RC_ASSERT(pool.store->unpin(client, held->second, prng.below(4) == 0));
+        pins.erase(held);
+        break;
+      }
+      case 4:
+        pool.store->leave(client);
+        pins.erase(client);
+        break;
+      default:
+        pool.store->advance();
+    }
+    RC_ASSERT(pool.store->stats().pins == pins.size());
+  }
+  for (ClientId client = 1; client <= 3; ++client) pool.store->leave(client);
+  pool.settle();
+  const PoolStats stats = pool.store->stats();
+  RC_ASSERT(stats.pins == 0U && stats.dirty_entries == 0U);
+  // Every slot can be had again: fill the memory with new blocks.
+  for (std::uint64_t n = 100; n < 100 + stats.memory_slots; ++n) {
+    RC_ASSERT(pool.put(1, n) == PutOutcome::kGranted);
+    pool.settle();
+  }
+  RC_CLASSIFY(hits > 10);
+}
+
+}  // namespace
+}  // namespace trimtab::kv_pool
