@@ -125,7 +125,15 @@ void Machine::on(const DecodeStepped& event) {
   ++reports_[place];
   for (const TokenReport& token : event.tokens) {
     Life* found = holder(token.id, place);
-    if (found == nullptr || found->seat != Seat::kRunning) continue;
+    if (found == nullptr || found->seat != Seat::kRunning) {
+      // It streams on until its abort arrives, and the report below counts that: so must the account, or the
+      // difference would stay as a phantom load when the rank falls idle.
+      if (releases_.pending(token.id, place)) {
+        decode_->grew(token.id, 1, now_);
+        if (token.finish != model::FinishReason::kNone) decode_->ended(token.id, now_);
+      }
+      continue;
+    }
     Life& life = *found;
     life.generated += TokenCount{1};
     emit(Deliver{life.id});
