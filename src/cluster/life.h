@@ -77,6 +77,7 @@ struct Life {
   Seat seat = Seat::kNone;
   RankId decode;                      // from kReserving on, kGone excluded
   std::optional<Nanos> wanted_since;  // in this pass
+  TokenCount held_kv;                 // counted among the held while kWanted
   bool held_logged = false;
 
   TokenCount tokens() const { return prompt + generated; }

@@ -33,7 +33,7 @@ bool Machine::want_seat(Life& life) {
   }
   // The KV at the hand-over has the token that the prefill draws to come.
   const TokenCount kv = life.tokens() + TokenCount{1};
-  const TokenCount queued = held_tokens_ - (life.seat == Seat::kWanted ? life.tokens() : TokenCount{});
+  const TokenCount queued = held_tokens_ - (life.seat == Seat::kWanted ? life.held_kv : TokenCount{});
   const policy::DecodeDecision decision = decode_->decide({id, kv, queued, *life.wanted_since}, now_);
   const TokenCount growth = std::min(life.output_left(), TokenCount{config_.decode.headroom_tokens});
   const TokenCount reserve = life.tokens() + growth;
@@ -67,7 +67,8 @@ void Machine::hold_seat(Life& life) {
   if (life.seat == Seat::kWanted) return;
   life.seat = Seat::kWanted;
   held_.emplace(*life.wanted_since, life.id);
-  held_tokens_ += life.tokens();
+  life.held_kv = life.tokens();
+  held_tokens_ += life.held_kv;
 }
 
 // First come, first served: while the oldest finds no room the younger ones do not overtake it, or a stream

@@ -194,7 +194,7 @@ void Machine::let_go_seat(Life& life) {
       return;
     case Seat::kWanted:
       held_.erase({*life.wanted_since, life.id});
-      held_tokens_ -= life.tokens();
+      held_tokens_ -= life.held_kv;
       break;
     case Seat::kGone:
       break;
