@@ -71,8 +71,7 @@ class FakeBackend final : public cluster::Backend {
   void remember_blocks(const std::vector<std::int32_t>& tokens);
   void schedule();
   void step();
-  /// False when the request has ended.
-  bool advance(std::uint64_t id, Running& request);
+  void advance(std::uint64_t id, Running& request);
   void end(std::uint64_t id, const std::string& state);
   Journey* find_journey(std::uint64_t id);
 
