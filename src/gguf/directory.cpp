@@ -102,8 +102,10 @@ base::Result<Value> read_value(Cursor& cursor, std::string_view key) {
     if (size == 0) return data_loss(fmt::format("key {} has value type {}, which is unknown", key, *number));
     // Compare by division: the product of a corrupt count could wrap around.
     if (value.count > cursor.left() / size) {
-      return data_loss(fmt::format("key {} claims {} elements of {} bytes and the file has {} bytes left",
-                                   key, value.count, size, cursor.left()));
+      return data_loss(
+          fmt::format("the file is truncated or broken: key {} claims {} elements of {} bytes and the file "
+                      "has {} bytes left",
+                      key, value.count, size, cursor.left()));
     }
     TRIMTAB_TRY(cursor.take(value.count * size, key));
   }
