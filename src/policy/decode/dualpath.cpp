@@ -11,7 +11,8 @@ namespace {
 ///
 /// *Source.* DualPath, arXiv 2602.21548, inter-engine scheduling of decode engines; system facts, section 4.
 /// *Cost.* O(groups) for the first level, O(distinct counts) for the second.
-/// *Weakness.* The first level sees one dimension only. 5 % of the mean is less than one request when few run
+/// *Weakness.* The first level sees one dimension only, and sums: groups must be of equal size, or the small
+/// one gets as many tokens as the large one. 5 % of the mean is less than one request when few run
 /// per rank, so small batches fall back to least KV (89 against 91 points at 16 per rank).
 ///
 /// Two things the paper leaves open. It drains the queue into private queues per group and lets a request

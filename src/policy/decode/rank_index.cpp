@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <limits>
 #include <tuple>
 
@@ -20,6 +21,37 @@ RankId id_of(std::uint64_t order) {
 std::int32_t narrow(std::int64_t value) {
   return static_cast<std::int32_t>(std::clamp<std::int64_t>(value, -kNever, kNever));
 }
+
+using Lanes4 = std::int32_t __attribute__((vector_size(16)));
+using Lanes8 = std::int32_t __attribute__((vector_size(32)));
+
+/// Compiled once for any processor and once for AVX2; integers, so both give the same count.
+template <class Lanes>
+[[gnu::always_inline]] inline std::int64_t count_both(const std::vector<std::int32_t>& kv,
+                                                      const std::vector<std::int32_t>& room,
+                                                      std::int32_t kv_max, std::int32_t room_min) {
+  constexpr std::size_t kWidth = sizeof(Lanes) / sizeof(std::int32_t);
+  static_assert(kLanes % kWidth == 0);
+  Lanes negative = {};  // a lane that fits is -1
+  for (std::size_t begin = 0; begin < kv.size(); begin += kWidth) {
+    Lanes kv_lanes, room_lanes;
+    std::memcpy(&kv_lanes, kv.data() + begin, sizeof kv_lanes);
+    std::memcpy(&room_lanes, room.data() + begin, sizeof room_lanes);
+    negative += (kv_lanes <= kv_max) & (room_lanes >= room_min);
+  }
+  std::int64_t count = 0;
+  for (std::size_t lane = 0; lane < kWidth; ++lane) count -= negative[lane];
+  return count;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) std::int64_t count_avx2(const std::vector<std::int32_t>& kv,
+                                                        const std::vector<std::int32_t>& room,
+                                                        std::int32_t kv_max, std::int32_t room_min) {
+  return count_both<Lanes8>(kv, room, kv_max, room_min);
+}
+const bool kHasAvx2 = __builtin_cpu_supports("avx2") != 0;
+#endif
 
 }  // namespace
 
@@ -208,17 +240,10 @@ std::int64_t RankIndex::count_fitting(std::int64_t tokens, std::int64_t kv_max) 
   if (tokens >= kNever || kv_max < 0) return 0;
   const std::int32_t kv_limit = narrow(std::min<std::int64_t>(kv_max, kNever - 1));
   const std::int32_t room_needed = narrow(tokens);
-  const std::int32_t* kv = kv_dense_.data();
-  const std::int32_t* room = room_dense_.data();
-  std::int32_t lanes[kLanes] = {};
-  for (std::size_t begin = 0; begin < kv_dense_.size(); begin += kLanes) {
-    for (std::size_t lane = 0; lane < kLanes; ++lane)
-      lanes[lane] += static_cast<std::int32_t>(kv[begin + lane] <= kv_limit) &
-                     static_cast<std::int32_t>(room[begin + lane] >= room_needed);
-  }
-  std::int64_t count = 0;
-  for (const std::int32_t lane : lanes) count += lane;
-  return count;
+#if defined(__x86_64__)
+  if (kHasAvx2) return count_avx2(kv_dense_, room_dense_, kv_limit, room_needed);
+#endif
+  return count_both<Lanes4>(kv_dense_, room_dense_, kv_limit, room_needed);
 }
 
 bool RankIndex::has_room(std::uint32_t slot, std::int64_t tokens) const {
