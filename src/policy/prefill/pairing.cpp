@@ -42,11 +42,10 @@ std::optional<std::uint32_t> PrefillQueues::aged_entry(Nanos now) const {
   return oldest->slot;
 }
 
-/// The engine with the largest remaining quota that has work to take; sets `helped_tier` when that is a
+/// The engine with the largest remaining quota that has work to take; sets `helps` when that is a
 /// neighbour's.
-std::optional<std::uint32_t> PrefillQueues::next_engine(bool aged,
-                                                        std::optional<std::uint32_t>& helped_tier) const {
-  helped_tier.reset();
+std::optional<std::uint32_t> PrefillQueues::next_engine(bool aged, bool& helps) const {
+  helps = false;
   if (aged) return pulls_.empty() ? std::nullopt : std::optional(pulls_.top().slot);
   const IndexedHeap::Entry* best = nullptr;
   for (const Tier& tier : tiers_) {
@@ -63,33 +62,30 @@ std::optional<std::uint32_t> PrefillQueues::next_engine(bool aged,
                               static_cast<double>(config_.outstanding_steps) *
                               static_cast<double>(config_.step_budget.value);
       const bool idle_enough = static_cast<double>(-top.key) > (1 - config_.help_below_ratio) * capacity;
-      if (idle_enough && (best == nullptr || top < *best)) {
-        best = &top;
-        helped_tier = t;
-      }
+      if (idle_enough && (best == nullptr || top < *best)) best = &top;
     }
   }
-  return best == nullptr ? std::nullopt : std::optional(best->slot);
+  helps = best != nullptr;
+  return helps ? std::optional(best->slot) : std::nullopt;
 }
 
 /// What this engine takes now: none when no rank has the memory.
 std::optional<PrefillQueues::Pick> PrefillQueues::pick(std::uint32_t slot, std::optional<std::uint32_t> aged,
-                                                       std::optional<std::uint32_t> helped_tier) const {
+                                                       bool helps) const {
   const Engine& engine = engines_[slot];
   const auto fit = [&](std::uint32_t entry) {
     return least_loaded_rank(engine.ranks, entries_[entry].item.blocks);
   };
-  if (helped_tier) {
-    const std::uint32_t head = tiers_[*helped_tier].by_key.top().slot;
-    const auto rank = fit(head);
-    return rank ? std::optional(Pick{head, *rank, false, true, std::nullopt}) : std::nullopt;
-  }
-  // The heads of the engine's tiers, by key. Few tiers: the least and the next are found by looking at all.
+  // The heads of the engine's tiers, by key; one that helps has no work in its own tiers and looks one
+  // further on either side. Few tiers: the least and the next are found by looking at all.
+  const auto tiers = static_cast<std::uint32_t>(tiers_.size());
+  const std::uint32_t from = engine.range.first.value - (helps && engine.range.first.value > 0 ? 1 : 0);
+  const std::uint32_t to = std::min(engine.range.last.value + (helps ? 1 : 0), tiers - 1);
   std::uint32_t tried = 0;
   const auto next_head = [&]() {
     const IndexedHeap::Entry* least = nullptr;
     std::uint32_t least_tier = 0;
-    for (std::uint32_t t = engine.range.first.value; t <= engine.range.last.value; ++t) {
+    for (std::uint32_t t = from; t <= to; ++t) {
       if ((tried >> t & 1U) != 0 || tiers_[t].by_key.empty()) continue;
       if (least == nullptr || tiers_[t].by_key.top() < *least) {
         least = &tiers_[t].by_key.top();
@@ -111,7 +107,7 @@ std::optional<PrefillQueues::Pick> PrefillQueues::pick(std::uint32_t slot, std::
     if (engine.range.contains(entries_[*aged].tier)) return std::nullopt;
   }
   while (const auto head = next_head()) {
-    if (const auto rank = fit(*head)) return Pick{*head, *rank, false, false, next_head()};
+    if (const auto rank = fit(*head)) return Pick{*head, *rank, false, helps, next_head()};
   }
   return std::nullopt;
 }
@@ -119,10 +115,14 @@ std::optional<PrefillQueues::Pick> PrefillQueues::pick(std::uint32_t slot, std::
 std::optional<Grant> PrefillQueues::serve(Nanos now) {
   while (queued_ > 0) {
     const auto aged = aged_entry(now);
-    std::optional<std::uint32_t> helped_tier;
-    const auto engine = next_engine(aged.has_value(), helped_tier);
+    if (aged != aged_before_) {
+      aged_before_ = aged;
+      head_changed();
+    }
+    bool helps = false;
+    const auto engine = next_engine(aged.has_value(), helps);
     if (!engine) return std::nullopt;
-    const auto picked = pick(*engine, aged, helped_tier);
+    const auto picked = pick(*engine, aged, helps);
     if (picked) return grant(*picked, *engine, now);
     close(*engine);
     engines_[*engine].held = true;

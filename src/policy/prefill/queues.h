@@ -176,9 +176,8 @@ class PrefillQueues {
   void close(std::uint32_t engine);
   void head_changed();
   std::optional<std::uint32_t> aged_entry(base::Nanos now) const;
-  std::optional<std::uint32_t> next_engine(bool aged, std::optional<std::uint32_t>& helped_tier) const;
-  std::optional<Pick> pick(std::uint32_t engine, std::optional<std::uint32_t> aged,
-                           std::optional<std::uint32_t> helped_tier) const;
+  std::optional<std::uint32_t> next_engine(bool aged, bool& helps) const;
+  std::optional<Pick> pick(std::uint32_t engine, std::optional<std::uint32_t> aged, bool helps) const;
   Grant grant(const Pick& pick, std::uint32_t engine, base::Nanos now);
   Returned give_back(std::uint32_t slot);
   base::Nanos cap_of(std::uint32_t tier) const;
@@ -200,7 +199,8 @@ class PrefillQueues {
   IndexedHeap pulls_;   // all open offers, for aged work
   IndexedHeap leases_;  // entries by expiry
   std::size_t queued_ = 0;
-  std::vector<std::uint32_t> held_;
+  std::vector<std::uint32_t> held_;           // engines
+  std::optional<std::uint32_t> aged_before_;  // what went first when `serve` last looked
 };
 
 }  // namespace trimtab::policy

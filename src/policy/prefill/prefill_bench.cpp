@@ -1,0 +1,132 @@
+#include <benchmark/benchmark.h>
+
+#include <array>
+#include <vector>
+
+#include "base/check.h"
+#include "base/prng.h"
+#include "config/profile.h"
+#include "policy/prefill/queues.h"
+#include "policy/prefill/rank_scheduler.h"
+#include "policy/prefill/tiers.h"
+
+namespace trimtab::policy {
+namespace {
+
+using base::Nanos;
+using base::TokenCount;
+using model::EngineId;
+using model::RequestId;
+
+constexpr std::uint32_t kRanks = 4;  // EP4DP4
+
+/// Contexts of all four tiers, quotas of 10 to 310 ms.
+QueueItem random_item(base::Prng& prng, std::uint64_t id, Nanos now) {
+  static constexpr std::int64_t kContexts[] = {4'000, 30'000, 100'000, 400'000};
+  QueueItem item;
+  item.id = RequestId{id};
+  item.context = TokenCount{kContexts[prng.below(4)]};
+  item.quota = Nanos{static_cast<std::int64_t>(10'000'000 + prng.below(300'000'000))};
+  item.blocks = 1;
+  item.arrival = now;
+  return item;
+}
+
+/// One request in, one pull, one request out (leased, then done), with the queue at its depth throughout.
+void enqueue_pull(benchmark::State& state, const char* order) {
+  const auto engines = static_cast<std::uint32_t>(state.range(0)) / kRanks;
+  QueueConfig config;
+  config.order = order;
+  config.aging = Nanos{INT64_MAX / 2};
+  auto queues = std::move(*PrefillQueues::make(config));
+  std::vector<EngineId> ids;
+  for (std::uint32_t id = 0; id < engines; ++id) ids.push_back(EngineId{id});
+  TierAllocator allocator(4);
+  queues.set_engines(allocator.decide(ids, std::vector<Nanos>(4, Nanos{1'000'000})).engines);
+  base::Prng prng(1);
+  std::uint64_t id = 0;
+  Nanos now{0};
+  for (; id < static_cast<std::uint64_t>(state.range(1)); ++id)
+    queues.enqueue(random_item(prng, id, now += Nanos{1000}));
+  std::vector<RankOffer> ranks(kRanks);
+  for (auto _ : state) {
+    const auto queued = queues.enqueue(random_item(prng, id++, now += Nanos{1000}));
+    for (auto& rank : ranks) rank.quota_left = Nanos{-static_cast<std::int64_t>(prng.below(5'000'000))};
+    ranks[prng.below(kRanks)].quota_left = Nanos{1'000'000};  // one rank has room for one request
+    // A puller of the same tier, a quarter of the engines each, so that every queue keeps its depth.
+    queues.pull(
+        EngineId{queued.tier.value * (engines / 4) + static_cast<std::uint32_t>(prng.below(engines / 4))},
+        ranks);
+    const auto grant = queues.serve(now);
+    TRIMTAB_CHECK(grant.has_value());
+    queues.remove(grant->item.id);
+  }
+}
+
+/// The other side: every engine waits with an open pull, and each arrival is paired with the best of them.
+void enqueue_served_by_waiting(benchmark::State& state) {
+  const auto engines = static_cast<std::uint32_t>(state.range(0)) / kRanks;
+  auto queues = std::move(*PrefillQueues::make({}));
+  std::vector<EngineId> ids;
+  for (std::uint32_t id = 0; id < engines; ++id) ids.push_back(EngineId{id});
+  TierAllocator allocator(4);
+  queues.set_engines(allocator.decide(ids, std::vector<Nanos>(4, Nanos{1'000'000})).engines);
+  base::Prng prng(2);
+  std::vector<RankOffer> ranks(kRanks);
+  const auto offer = [&](EngineId engine) {
+    for (auto& rank : ranks) rank.quota_left = Nanos{static_cast<std::int64_t>(1 + prng.below(600'000'000))};
+    queues.pull(engine, ranks);
+  };
+  for (const EngineId engine : ids) offer(engine);
+  std::uint64_t id = 0;
+  for (auto _ : state) {
+    queues.enqueue(random_item(prng, id++, Nanos{0}));
+    const auto grant = queues.serve(Nanos{0});
+    TRIMTAB_CHECK(grant.has_value());
+    queues.remove(grant->item.id);
+    offer(grant->engine);
+  }
+}
+
+void allocate(benchmark::State& state) {
+  std::vector<EngineId> ids;
+  for (std::uint32_t id = 0; id < static_cast<std::uint32_t>(state.range(0)) / kRanks; ++id)
+    ids.push_back(EngineId{id});
+  TierAllocator allocator(4);
+  base::Prng prng(3);
+  for (auto _ : state) {
+    std::array<Nanos, 4> demand;
+    for (auto& each : demand) each = Nanos{static_cast<std::int64_t>(prng.below(1'000'000'000))};
+    benchmark::DoNotOptimize(allocator.decide(ids, demand));
+  }
+}
+
+void plan(benchmark::State& state) {
+  const auto profile = config::load_profile("deepseek-v4.1-flash", "profiles");
+  TRIMTAB_CHECK(profile.has_value(), "run the bench in the repository's root");
+  RankScheduler rank({}, CostModel(*profile));
+  for (std::uint64_t id = 0; id < 16; ++id) {
+    RankRequest request;
+    request.id = RequestId{id};
+    request.prompt = TokenCount{100'000};
+    request.computed = TokenCount{96'896};
+    rank.add(request);
+  }
+  for (auto _ : state) benchmark::DoNotOptimize(rank.plan(rank.vote().vote));
+}
+
+BENCHMARK_CAPTURE(enqueue_pull, fifo, "fifo")
+    ->Name("prefill_enqueue_pull")
+    ->ArgNames({"gpus", "queued"})
+    ->Args({1152, 100'000})
+    ->Args({64, 1000});
+BENCHMARK_CAPTURE(enqueue_pull, edf, "edf")
+    ->Name("prefill_enqueue_pull_edf")
+    ->ArgNames({"gpus", "queued"})
+    ->Args({1152, 100'000});
+BENCHMARK(enqueue_served_by_waiting)->Name("prefill_enqueue_waiting")->ArgName("gpus")->Arg(1152);
+BENCHMARK(allocate)->Name("prefill_allocate_tiers")->ArgName("gpus")->Arg(1152);
+BENCHMARK(plan)->Name("prefill_rank_plan/requests:16");
+
+}  // namespace
+}  // namespace trimtab::policy
