@@ -59,7 +59,32 @@ base::Result<std::vector<std::vector<std::byte>>> read_both(const std::string& d
   }
 }
 
+/// Enumerations come raw from the file, and tables are indexed by them.
+struct Known {
+  static bool check(model::Role role) { return role <= model::Role::kVision; }
+  static bool check(base::Code code) { return code <= base::Code::kInternal; }
+  static bool check(model::FinishReason reason) { return reason <= model::FinishReason::kLength; }
+
+  bool operator()(const cluster::Record& record) const { return std::visit(*this, record.body); }
+  bool operator()(const cluster::RequeueRecord& r) const { return check(r.from.role); }
+  bool operator()(const cluster::MembershipRecord& r) const { return check(r.place.role); }
+  bool operator()(const cluster::FinishedRecord& r) const { return check(r.finish); }
+  bool operator()(const cluster::FailedRecord& r) const { return check(r.code); }
+  bool operator()(const TokenEntry& e) const { return check(e.from.role); }
+  template <class Other>
+  bool operator()(const Other&) const {
+    return true;
+  }
+};
+
 }  // namespace
+
+base::Result<Entry> decode_entry(std::span<const std::byte> payload) {
+  auto entry = base::decode<Entry>(payload);
+  if (entry && !std::visit(Known{}, entry->body))
+    return base::fail(base::Code::kDataLoss, "a value that this version does not know", "io");
+  return entry;
+}
 
 std::string log_path(const std::string& directory) { return directory + "/decisions.log"; }
 std::string older_log_path(const std::string& directory) { return directory + "/decisions.1.log"; }
@@ -118,7 +143,7 @@ base::Result<LogScan> read_log(const std::string& directory, const std::function
   LogScan scan;
   for (const auto& bytes : *files) {
     const auto found = scan_records(bytes, [&](std::span<const std::byte> payload) {
-      const auto entry = base::decode<Entry>(payload);
+      const auto entry = decode_entry(payload);
       if (!entry) {
         ++scan.undecodable;
         return;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -85,6 +86,10 @@ struct Entry {
     cluster::visit_variant(body, a);
   }
 };
+
+/// One record's payload. kDataLoss for bytes that this build does not know as an entry: another version wrote
+/// them (accidents are found by the record's checksum).
+base::Result<Entry> decode_entry(std::span<const std::byte> payload);
 
 struct DecisionLogOptions {
   std::string directory;
