@@ -32,13 +32,13 @@ std::optional<RankChoice> least_loaded_rank(std::span<const RankOffer> ranks, st
 }
 
 std::optional<std::uint32_t> PrefillQueues::aged_entry(Nanos now) const {
-  const IndexedHeap::Entry* oldest = nullptr;
+  std::optional<IndexedHeap::Top> oldest;
   for (const Tier& tier : tiers_) {
     if (ages(tier).empty()) continue;
-    const IndexedHeap::Entry& top = ages(tier).top();
-    if (oldest == nullptr || top < *oldest) oldest = &top;
+    const IndexedHeap::Top top = ages(tier).top();
+    if (!oldest || top < *oldest) oldest = top;
   }
-  if (oldest == nullptr || Nanos{oldest->key} + config_.aging > now) return std::nullopt;
+  if (!oldest || Nanos{oldest->key} + config_.aging > now) return std::nullopt;
   return oldest->slot;
 }
 
@@ -47,25 +47,26 @@ std::optional<std::uint32_t> PrefillQueues::aged_entry(Nanos now) const {
 std::optional<std::uint32_t> PrefillQueues::next_engine(bool aged, bool& helps) const {
   helps = false;
   if (aged) return pulls_.empty() ? std::nullopt : std::optional(pulls_.top().slot);
-  const IndexedHeap::Entry* best = nullptr;
+  std::optional<IndexedHeap::Top> best;
   for (const Tier& tier : tiers_) {
     if (tier.by_key.empty() || tier.pulls.empty()) continue;
-    if (best == nullptr || tier.pulls.top() < *best) best = &tier.pulls.top();
+    const IndexedHeap::Top top = tier.pulls.top();
+    if (!best || top < *best) best = top;
   }
-  if (best != nullptr) return best->slot;
+  if (best) return best->slot;
   for (std::uint32_t t = 0; t < tiers_.size() && config_.help_below_ratio > 0; ++t) {
     if (tiers_[t].by_key.empty()) continue;
     for (const std::uint32_t neighbour : {t + 1, t - 1}) {  // t - 1 of 0 wraps to no tier
       if (neighbour >= tiers_.size() || tiers_[neighbour].pulls.empty()) continue;
-      const IndexedHeap::Entry& top = tiers_[neighbour].pulls.top();
+      const IndexedHeap::Top top = tiers_[neighbour].pulls.top();
       const double capacity = static_cast<double>(engines_[top.slot].ranks.size()) *
                               static_cast<double>(config_.outstanding_steps) *
                               static_cast<double>(config_.step_budget.value);
       const bool idle_enough = static_cast<double>(-top.key) > (1 - config_.help_below_ratio) * capacity;
-      if (idle_enough && (best == nullptr || top < *best)) best = &top;
+      if (idle_enough && (!best || top < *best)) best = top;
     }
   }
-  helps = best != nullptr;
+  helps = best.has_value();
   return helps ? std::optional(best->slot) : std::nullopt;
 }
 
@@ -83,16 +84,17 @@ std::optional<PrefillQueues::Pick> PrefillQueues::pick(std::uint32_t slot, std::
   const std::uint32_t to = std::min(engine.range.last.value + (helps ? 1 : 0), tiers - 1);
   std::uint32_t tried = 0;
   const auto next_head = [&]() {
-    const IndexedHeap::Entry* least = nullptr;
+    std::optional<IndexedHeap::Top> least;
     std::uint32_t least_tier = 0;
     for (std::uint32_t t = from; t <= to; ++t) {
       if ((tried >> t & 1U) != 0 || tiers_[t].by_key.empty()) continue;
-      if (least == nullptr || tiers_[t].by_key.top() < *least) {
-        least = &tiers_[t].by_key.top();
+      const IndexedHeap::Top top = tiers_[t].by_key.top();
+      if (!least || top < *least) {
+        least = top;
         least_tier = t;
       }
     }
-    if (least == nullptr) return std::optional<std::uint32_t>();
+    if (!least) return std::optional<std::uint32_t>();
     tried |= 1U << least_tier;
     return std::optional(least->slot);
   };
