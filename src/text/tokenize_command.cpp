@@ -68,7 +68,8 @@ int tokenize_command(const std::string& model_path, std::istream& in, std::ostre
     return 1;
   }
   for (std::string line; std::getline(in, line);) {
-    if (!line.empty()) out << answer(*tokenizer, line).dump() << "\n" << std::flush;
+    if (!line.empty())
+      out << answer(*tokenizer, line).dump(-1, ' ', /*ensure_ascii=*/true) << "\n" << std::flush;
   }
   return 0;
 }

@@ -28,6 +28,9 @@ struct Scratch {
 struct Tokenizer::Impl {
   Impl(Vocabulary vocab, PreTokenizer pre_tokenizer)
       : vocabulary(std::move(vocab)), words(std::move(pre_tokenizer)) {
+    for (const std::string& bytes : vocabulary.bytes) {
+      longest_token_bytes = std::max(longest_token_bytes, bytes.size());
+    }
     for (const TokenId id : vocabulary.specials) {
       special_start[static_cast<unsigned char>(vocabulary.bytes[static_cast<std::size_t>(id)][0])] = true;
     }
@@ -56,6 +59,7 @@ struct Tokenizer::Impl {
 
   Vocabulary vocabulary;
   PreTokenizer words;
+  std::size_t longest_token_bytes = 1;
   std::array<bool, 256> special_start{};  // bytes that begin the name of a special token
   mutable std::mutex mutex;
   mutable std::vector<std::unique_ptr<Scratch>> idle;
@@ -154,6 +158,8 @@ std::string_view Tokenizer::token_bytes(TokenId id) const {
 }
 
 std::size_t Tokenizer::vocabulary_size() const { return impl_->vocabulary.bytes.size(); }
+
+std::size_t Tokenizer::longest_token_bytes() const { return impl_->longest_token_bytes; }
 
 bool Tokenizer::is_special(TokenId id) const {
   return id >= 0 && static_cast<std::size_t>(id) < vocabulary_size() &&

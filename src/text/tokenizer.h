@@ -45,6 +45,9 @@ class Tokenizer {
   std::string_view token_bytes(TokenId id) const;
 
   std::size_t vocabulary_size() const;
+  /// A text of n bytes has at least n / longest_token_bytes() tokens, but for bytes without a token: refuse a
+  /// hopelessly long prompt by this before spending time on it.
+  std::size_t longest_token_bytes() const;
   bool is_special(TokenId id) const;
   /// The id of a special token by its name, e.g. "<|im_start|>".
   std::optional<TokenId> special(std::string_view name) const;
