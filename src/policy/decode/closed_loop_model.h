@@ -30,8 +30,7 @@ inline double share_of_ideal(std::string_view policy, const ClosedLoop& loop) {
   config.policy = policy;
   const auto placer = std::move(*make_decode_policy(config));
   for (std::uint32_t n = 0; n < loop.ranks; ++n)
-    placer->add_rank({model::EngineId{n / 32}, n % 32},
-                     {TokenCount{1 << 29}, 2 * loop.running_per_rank, 1000});
+    placer->add_rank({model::EngineId{0}, n}, {TokenCount{1 << 29}, 2 * loop.running_per_rank, 1000});
   base::Prng prng(loop.seed);
   struct Live {
     RequestId id;

@@ -17,8 +17,8 @@ std::int64_t blocks_of(std::int64_t tokens) {
 
 }  // namespace
 
-DecodeLedger::DecodeLedger(Scope scope, std::int64_t headroom_tokens)
-    : scope_(scope), headroom_(headroom_tokens) {}
+DecodeLedger::DecodeLedger(Scope scope, std::int64_t headroom_tokens, Nanos report_lifetime)
+    : scope_(scope), headroom_(headroom_tokens), report_lifetime_(report_lifetime) {}
 
 DecodeLedger::Rank& DecodeLedger::rank_of(RankId rank) {
   const auto found = slots_.find(rank);
@@ -63,6 +63,7 @@ void DecodeLedger::add_rank(RankId rank, DecodeCapacity capacity) {
 std::vector<RequestId> DecodeLedger::remove_rank(RankId rank) {
   Rank& gone = rank_of(rank);
   leave(gone);
+  if (gone.expires) std::erase_if(expiries_, [&](const auto& entry) { return entry.second == rank; });
   std::vector<RequestId> lost = std::move(gone.requests);
   std::sort(lost.begin(), lost.end());
   for (const RequestId id : lost) requests_.erase(id);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -42,7 +43,7 @@ class DecodeLedger {
     std::uint32_t rank_slot = 0, position = 0;
   };
 
-  DecodeLedger(Scope scope, std::int64_t headroom_tokens);
+  DecodeLedger(Scope scope, std::int64_t headroom_tokens, Nanos report_lifetime);
 
   void add_rank(RankId rank, DecodeCapacity capacity);
   std::vector<RequestId> remove_rank(RankId rank);
@@ -53,6 +54,8 @@ class DecodeLedger {
   void grew(RequestId id, std::int64_t n, Nanos now);
   bool ended(RequestId id, Nanos now);
   void report(const DecodeReport& report);
+  /// Drops the corrections of reports that are too old at `now`.
+  void expire(Nanos now);
 
   bool knows(RankId rank) const { return slots_.contains(rank); }
   DecodeLoad load(RankId rank) const;
@@ -91,6 +94,7 @@ class DecodeLedger {
     std::vector<RequestId> requests;
     std::vector<Ended> ended;  // since the last report's instant, confirmed ones only; bounded
     Nanos reported_as_of{INT64_MIN};
+    bool expires = false;        // it stands in expiries_
     RankIndex* index = nullptr;  // while open
     std::uint32_t index_slot = 0;
   };
@@ -108,6 +112,7 @@ class DecodeLedger {
 
   Scope scope_;
   std::int64_t headroom_;
+  Nanos report_lifetime_;
   std::map<RankId, std::uint32_t> slots_;
   std::vector<Rank> ranks_;
   std::vector<std::uint32_t> free_slots_;
@@ -115,6 +120,7 @@ class DecodeLedger {
   std::vector<Group> groups_;
   std::vector<RankId> open_ranks_;
   Totals totals_;
+  std::deque<std::pair<Nanos, RankId>> expiries_;  // at most one a rank, about in order of time
   std::int64_t ends_missed_ = 0;
 };
 

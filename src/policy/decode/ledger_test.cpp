@@ -42,7 +42,7 @@ class DecodeLedgerTest : public ::testing::Test {
     report.requests = std::move(requests);
     return report;
   }
-  DecodeLedger ledger{DecodeLedger::Scope::kFleet, 128};
+  DecodeLedger ledger{DecodeLedger::Scope::kFleet, 128, Nanos{1'000}};
 };
 
 TEST_F(DecodeLedgerTest, CountsReservationsAtOnceAndForgetsThemWhole) {
@@ -164,6 +164,22 @@ TEST_F(DecodeLedgerTest, AListThatStillNamesAnEndedRequestDoesNotReviveIt) {
   // Younger than the end, the rank insists: then something runs there that is not ours any more.
   ledger.report(list({{id(1), tokens(1'010)}}, 40));
   expect_load(1, 1'010);
+}
+
+TEST_F(DecodeLedgerTest, WhatASilentRankOnceSaidIsForgotten) {
+  run(1, 1'000, 10);
+  ledger.report(sums(3, 4'000, 20));
+  ledger.expire(at(1'019));
+  expect_load(3, 4'000);
+  ledger.report(sums(2, 3'500, 600));  // younger: it counts from here
+  ledger.expire(at(1'020));
+  expect_load(2, 3'500);
+  ledger.expire(at(1'600));
+  expect_load(1, 1'000);
+  ledger.report(sums(2, 1'500, 1'700));
+  EXPECT_EQ(ledger.remove_rank(kRank).size(), 1u);
+  ledger.expire(at(9'000));  // and nothing is left of a rank that went
+  EXPECT_EQ(ledger.totals().kv, 0);
 }
 
 TEST_F(DecodeLedgerTest, ProgrammerErrorsAreCaught) {

@@ -6,9 +6,10 @@
 namespace trimtab::policy {
 
 DecodePolicy::DecodePolicy(DecodeConfig config, DecodeLedger::Scope scope)
-    : config_(std::move(config)), ledger_(scope, config_.headroom_tokens) {}
+    : config_(std::move(config)), ledger_(scope, config_.headroom_tokens, config_.report_lifetime) {}
 
 DecodeDecision DecodePolicy::decide(const DecodeRequest& request, Nanos now) {
+  ledger_.expire(now);
   DecodeDecision decision;
   decision.reason.ranks = ledger_.totals().ranks;
   if (ledger_.totals().ranks > 0) decision.rank = choose(request, now, decision.reason);

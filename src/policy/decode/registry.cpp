@@ -34,6 +34,7 @@ base::Result<std::unique_ptr<DecodePolicy>> make_decode_policy(const DecodeConfi
   TRIMTAB_TRY(in_range("headroom_tokens", config.headroom_tokens, model::kBlockTokens - 1, 1 << 24));
   TRIMTAB_TRY(in_range("ceiling_permille", config.ceiling_permille, 0, 1'000'000));
   TRIMTAB_TRY(in_range("hold_max (ns)", config.hold_max.value, 0, INT64_MAX));
+  TRIMTAB_TRY(in_range("report_lifetime (ns)", config.report_lifetime.value, 1, std::int64_t{1} << 62));
   const auto found = std::find(std::begin(kNames), std::end(kNames), config.policy);
   if (found == std::end(kNames)) {
     const std::string nearest = base::nearest(config.policy, kNames);

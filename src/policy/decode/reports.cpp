@@ -20,6 +20,25 @@ void DecodeLedger::report(const DecodeReport& report) {
     apply_sums(rank, report);
   }
   refresh(rank);
+  if (!rank.expires && (rank.correction_running != 0 || rank.correction_kv != 0)) {
+    rank.expires = true;
+    expiries_.emplace_back(report.as_of + report_lifetime_, rank.id);
+  }
+}
+
+void DecodeLedger::expire(Nanos now) {
+  while (!expiries_.empty() && expiries_.front().first <= now) {
+    Rank& rank = rank_of(expiries_.front().second);
+    expiries_.pop_front();
+    const Nanos due = rank.reported_as_of + report_lifetime_;
+    if (due > now) {  // a younger report came meanwhile
+      expiries_.emplace_back(due, rank.id);
+      continue;
+    }
+    rank.expires = false;
+    rank.correction_running = rank.correction_kv = 0;
+    refresh(rank);
+  }
 }
 
 /// With the list, nothing is guessed: ends that were missed are made up for, missed tokens added, and what

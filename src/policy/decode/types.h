@@ -39,6 +39,9 @@ struct DecodeConfig {
   std::int64_t ceiling_permille = 0;
   /// The ceiling holds nobody longer than this.
   Nanos hold_max{200'000'000};
+  /// What a report corrected is forgotten this long after its instant (at most twice as long): a rank that
+  /// fell silent must not carry the load of others for ever.
+  Nanos report_lifetime{10'000'000'000};
   VictimRule victim = VictimRule::kBestFit;
 };
 
