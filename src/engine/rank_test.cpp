@@ -198,8 +198,8 @@ TEST_F(RankTest, ARequestThatYieldsGoesOnWithTheSameTokens) {
     ASSERT_TRUE(done);
     first[i] = done->first_token;
   }
+  harness.start_decode(RequestId{2}, young, first[1]);  // far from its next block when the elder needs one
   harness.start_decode(RequestId{1}, old, first[0]);
-  harness.start_decode(RequestId{2}, young, first[1]);
   auto preempted = harness.wait_for<wire::Preempted>(RankHarness::decode(0), RequestId{2});
   ASSERT_TRUE(preempted) << "the one admitted last has to yield";
   EXPECT_NE(preempted->reason.find("request 1"), std::string::npos);
