@@ -17,8 +17,8 @@ namespace {
 
 /// Blocks that stand for the context, over and over: enough not to stay in the caches.
 constexpr std::uint32_t kContextBlocks = 8;
-constexpr std::int64_t kChunks[] = {16, 64, 256};
-constexpr int kRepeats = 3;
+constexpr std::int64_t kChunks[] = {16, 64, 192};
+constexpr int kRepeats = 2;
 
 std::string processor_name() {
   std::ifstream file("/proc/cpuinfo");
@@ -61,7 +61,7 @@ base::Result<Calibration> calibrate(const std::string& model_path, std::uint32_t
   const std::int64_t context = (*model)->shape().context_tokens;
   std::vector<policy::StepSample> samples;
   for (const std::int64_t q : kChunks) {
-    for (const std::int64_t c : {std::int64_t{0}, context / 4, context / 8 * 6}) {
+    for (const std::int64_t c : {std::int64_t{0}, context / 4, context / 2}) {
       const std::int64_t aligned = c / model::kBlockTokens * model::kBlockTokens;
       if (aligned + q > context) continue;
       auto actual = time_step(**model, q, aligned);
