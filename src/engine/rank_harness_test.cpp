@@ -1,6 +1,7 @@
 #include "engine/rank_harness.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -47,6 +48,23 @@ RankHarness::~RankHarness() {
   }
   std::filesystem::remove_all(runtime_);
   std::filesystem::remove_all(shm_);
+}
+
+bool RankHarness::receive_some(double seconds) {
+  std::vector<pollfd> items;
+  for (const auto& [place, peer] : peers_) items.push_back({peer.channel->fd(), POLLIN, 0});
+  if (poll(items.data(), items.size(), seconds > 0 ? static_cast<int>(seconds * 1e3) + 1 : 0) <= 0) return false;
+  bool some = false;
+  for (auto& [place, peer] : peers_) {
+    while (true) {
+      auto frame = peer.channel->receive(base::Nanos{0});
+      if (!frame || !*frame) break;
+      peer.inbox.push_back(std::move(**frame));
+      some = true;
+    }
+  }
+  if (!some) usleep(1'000);  // a peer that closed is always readable
+  return some;
 }
 
 pid_t RankHarness::spawn_rank(model::Role role, std::uint32_t rank) {
