@@ -147,7 +147,8 @@ class AnthropicWriter final : public AnswerWriter {
   static void append_usage(JsonOut& json, const Usage& usage) {
     json.key("usage").open_object().field("input_tokens",
                                           std::int64_t{usage.prompt_tokens} - usage.hit_tokens);
-    json.field("cache_creation_input_tokens", std::int64_t{0}).field("cache_read_input_tokens", usage.hit_tokens);
+    json.field("cache_creation_input_tokens", std::int64_t{0})
+        .field("cache_read_input_tokens", usage.hit_tokens);
     json.field("output_tokens", usage.output_tokens).close_object();
   }
 

@@ -14,12 +14,17 @@ namespace {
 
 constexpr std::size_t kJourneysMax = 1024;
 constexpr std::size_t kBlocksMax = 1 << 20;
-// "user" and a line break follow <|im_start|> in ChatML.
-constexpr std::size_t kTurnHeadTokens = 2;
 
 std::int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
 }  // namespace
+
+FakeOptions fake_options(const PromptText& text) {
+  FakeOptions options;
+  options.turn_start = text.chat.turn_start;
+  options.turn_head_tokens = text.tokenizer.encode("user\n").size();
+  return options;
+}
 
 FakeBackend::FakeBackend(boost::asio::io_context& io, FakeOptions options)
     : io_(io), options_(std::move(options)), timer_(io) {}
@@ -38,8 +43,9 @@ std::vector<std::int32_t> FakeBackend::echo(const cluster::Submission& submissio
   if (last_end != tokens.rend()) {
     end = last_end.base() - 1;
     const auto start = std::find(std::make_reverse_iterator(end), tokens.rend(), options_.turn_start);
-    if (start != tokens.rend() && static_cast<std::size_t>(end - start.base()) >= kTurnHeadTokens)
-      begin = start.base() + kTurnHeadTokens;
+    const auto words = static_cast<std::size_t>(end - start.base());
+    if (start != tokens.rend() && words >= options_.turn_head_tokens)
+      begin = start.base() + static_cast<std::ptrdiff_t>(options_.turn_head_tokens);
   }
   answer.assign(begin, end);
   answer.push_back(stop);
@@ -100,7 +106,12 @@ void FakeBackend::cancel(model::RequestId id) {
 }
 
 void FakeBackend::schedule() {
-  if (scheduled_ || running_.empty()) return;
+  if (running_.empty()) return;
+  if (scheduled_) {
+    // A newcomer may be due before what the timer waits for: wake it, it will look again.
+    timer_.cancel();
+    return;
+  }
   scheduled_ = true;
   const auto run = [this, alive = std::weak_ptr<bool>(alive_)](boost::system::error_code = {}) {
     if (!alive.lock()) return;

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "cluster/backend.h"
+#include "gateway/prompt_text.h"
 
 namespace trimtab::gateway {
 
@@ -20,11 +21,15 @@ struct FakeOptions {
   base::Nanos first_token{0};                      // from acceptance to the first token
   base::Nanos step{0};                             // between tokens; 0: as fast as the event loop turns
   std::int32_t turn_start = -1;                    // <|im_start|>, to find the last turn
+  std::size_t turn_head_tokens = 0;                // of \"user\n\", which follows it
   std::optional<std::uint32_t> fail_after_tokens;  // the engine "dies" after this many
   std::optional<base::Error> refuse;               // every submission is refused with this
   std::optional<base::Nanos> retry_after;          // of `refuse`
   bool is_ready = true;
 };
+
+/// Options whose turn marks are those of the model.
+FakeOptions fake_options(const PromptText& text);
 
 /// A stand-in for the serving system that echoes the last turn of the prompt token by token, at a chosen
 /// pace, and counts prefix hits as the pool would. Deterministic: no random numbers, requests advance in the
