@@ -6,18 +6,16 @@
 #include <algorithm>
 #include <vector>
 
+#include "config/profile.h"
+
 namespace trimtab::kv {
 namespace {
 
-/// DeepSeek-V4.1-Flash: window 128, 20 layers that store it (public engine facts, section 2).
-model::KvLayout windowed() {
-  model::KvLayout layout;
-  layout.block_bytes = base::Bytes{114'048};
-  layout.window_tokens = 128;
-  layout.window_layers = 20;
-  layout.ring_slots = 134;
-  layout.state_bytes = base::Bytes{3'128'928};
-  return layout;
+/// The layout that `trimtab serve` would use for DeepSeek-V4.1-Flash.
+const model::KvLayout& windowed() {
+  static const auto profile = config::load_profile("deepseek-v4.1-flash", "profiles");
+  EXPECT_TRUE(profile) << base::to_string(profile.error());
+  return profile->kv;
 }
 
 Hit hit_of(std::int64_t prompt, std::int64_t matched, std::vector<std::uint32_t> snapshots = {},

@@ -4,19 +4,22 @@
 #include <rapidcheck/gtest.h>
 
 #include "base/prng.h"
+#include "config/profile.h"
 
 namespace trimtab::kv {
 namespace {
 
-/// DeepSeek-V4.1-Flash (public engine facts, section 2).
-model::KvLayout v41() {
-  model::KvLayout layout;
-  layout.block_bytes = base::Bytes{114'048};
-  layout.window_tokens = 128;
-  layout.window_layers = 20;
-  layout.ring_slots = 134;
-  layout.state_bytes = base::Bytes{3'128'928};
-  return layout;
+/// The layout that `trimtab serve` would use for DeepSeek-V4.1-Flash.
+const model::KvLayout& v41() {
+  static const auto profile = config::load_profile("deepseek-v4.1-flash", "profiles");
+  EXPECT_TRUE(profile) << base::to_string(profile.error());
+  return profile->kv;
+}
+
+TEST(StateSlots, TheProfileHasTheSizesOfTheOpenEngine) {
+  EXPECT_EQ(v41().state_bytes.value, 3'128'928);
+  EXPECT_EQ(v41().block_bytes.value, 114'048);
+  EXPECT_EQ(v41().ring_slots, 134);
 }
 
 TEST(StateSlots, OnePointTwoTimesTheSequences) {
@@ -26,7 +29,7 @@ TEST(StateSlots, OnePointTwoTimesTheSequences) {
 }
 
 TEST(StateSlots, TheRingKeepsTheWindowThroughARollback) {
-  const auto layout = v41();
+  const auto& layout = v41();
   EXPECT_EQ(rollback_tokens_max(layout), 6);
   EXPECT_EQ(ring_row(133, layout.ring_slots), 133);
   EXPECT_EQ(ring_row(134, layout.ring_slots), 0);

@@ -110,7 +110,8 @@ TEST_F(PoolProcess, KilledAtRandomMoments) {
   std::set<std::uint64_t> durable;
   std::uint64_t next = 0;
   std::uint64_t found_undurable = 0;
-  for (int round = 0; round < 15; ++round) {
+  // On a busy machine a round may be killed before it proves much: then there are more of them.
+  for (int round = 0; round < 15 || (round < 100 && durable.size() <= 20); ++round) {
     auto pool = client();
     for (std::uint64_t n = 0; n < next + 3; ++n) {
       const std::vector<BlockKey> one = {key(n)};
@@ -127,6 +128,7 @@ TEST_F(PoolProcess, KilledAtRandomMoments) {
       if (!durable.contains(n)) ++found_undurable;
     }
     EXPECT_EQ(pool.stats()->corrupt, 0U);
+    ASSERT_EQ(pool.stats()->file_evictions, 0U) << "the test itself asks too much";
     const pid_t killer = fork();
     if (killer == 0) {
       usleep(static_cast<useconds_t>(prng.below(30'000)));
@@ -135,7 +137,8 @@ TEST_F(PoolProcess, KilledAtRandomMoments) {
     }
     prng.next();
     std::vector<std::uint64_t> unconfirmed;
-    while (true) {
+    const std::uint64_t round_end = next + 100;  // so that all rounds fit the file and nothing is evicted
+    while (next < round_end) {
       const auto stored = put(pool, next);
       if (!stored && stored.error().code == base::Code::kUnavailable) {
         ++next;  // it may be there or not
@@ -258,10 +261,10 @@ TEST_F(PoolProcess, AStoppedLoaderCostsOneTimeout) {
   EXPECT_EQ(code(get(pool, 1)), base::Code::kUnavailable);
   const base::Nanos one = clock.now() - begin;
   EXPECT_GE(one, options.timeout);
-  EXPECT_LT(one, base::Nanos{2'000'000'000});
+  EXPECT_LT(one, base::Nanos{5'000'000'000});
   const base::Nanos later = clock.now();
   for (int i = 0; i < 100; ++i) EXPECT_EQ(code(put(pool, 2)), base::Code::kUnavailable);
-  EXPECT_LT(clock.now() - later, base::Nanos{80'000'000});
+  EXPECT_LT(clock.now() - later, options.timeout * 10) << "a hundred calls, hardly any of which waits";
   kill(loader_->pid(), SIGCONT);
   base::Status got = get(pool, 1);
   for (int i = 0; i < 100 && !got; ++i) {
