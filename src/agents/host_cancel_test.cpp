@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 
 #include "agents/testing/cluster_fixture.h"
 #include "base/prng.h"
@@ -12,6 +13,11 @@ using model::Role;
 /// said.
 class HostCancel : public ClusterFixture {
  protected:
+  std::uint64_t prefill_starts() {
+    std::uint64_t sum = 0;
+    each(Role::kPrefill, [&](FakeMember& m) { sum += m.prefill_starts; });
+    return sum;
+  }
   void cancel_and_expect_clean(model::RequestId id, RecordingSink& sink, const std::string& stage) {
     const std::string name = "msg_" + std::to_string(names);
     backend->cancel(id);
@@ -81,7 +87,7 @@ TEST_F(HostCancel, WhileItsImagesAreAtAnEncoder) {
   ASSERT_TRUE(turn_until([&] {
     std::uint64_t asked = 0;
     each(Role::kVision, [&](FakeMember& m) { asked += m.encodes; });
-    return asked == 2;
+    return asked == 2 && prefill_starts() == 1;
   }));
   cancel_and_expect_clean(id, *sink, "prefilling");
 }
@@ -96,7 +102,7 @@ TEST_F(HostCancel, WhenTheEncoderAnswersAfterTheClientLeft) {
   FakeMember* encoder = nullptr;
   ASSERT_TRUE(turn_until([&] {
     each(Role::kVision, [&](FakeMember& m) { encoder = m.encodes > 0 ? &m : encoder; });
-    return encoder != nullptr;
+    return encoder != nullptr && prefill_starts() == 1;
   }));
   encoder->step();  // the segment is written and the answer on its way when the client leaves
   EXPECT_EQ(segments_left(), 1U);
@@ -119,7 +125,9 @@ TEST_F(HostCancel, TenThousandAtRandomMomentsLeaveNothing) {
     model::RequestId id;
     std::shared_ptr<RecordingSink> sink;
     std::uint64_t leaves_after = 0;  // turns of the loop
+    std::string name;
   };
+  std::map<std::string, int> stages;  // of every tenth that left
   std::vector<Client> clients;
   int cancelled = 0, finished = 0;
   constexpr int kCancels = 10'000;
@@ -129,7 +137,8 @@ TEST_F(HostCancel, TenThousandAtRandomMomentsLeaveNothing) {
                           static_cast<std::uint32_t>(1 + prng.below(12)));
       if (prng.below(8) == 0) s.images = {image(8, prng.below(100))};
       auto sink = std::make_shared<RecordingSink>();
-      clients.push_back({backend->submit(s, sink), sink, prng.below(60)});
+      const std::string name = s.name;
+      clients.push_back({backend->submit(std::move(s), sink), sink, prng.below(4000), name});
     }
     context.restart();
     context.poll_one();
@@ -139,7 +148,7 @@ TEST_F(HostCancel, TenThousandAtRandomMomentsLeaveNothing) {
       if (client.leaves_after > 0 || client.sink->ended()) continue;
       backend->cancel(client.id);
       client.sink->closed = true;
-      ++cancelled;
+      if (++cancelled % 10 == 0) ++stages[journey(client.name)["events"].back().value("stage", "none")];
     }
     std::erase_if(clients, [](const Client& c) { return c.sink->closed || c.sink->ended(); });
   }
@@ -147,7 +156,9 @@ TEST_F(HostCancel, TenThousandAtRandomMomentsLeaveNothing) {
     backend->cancel(client.id);
     client.sink->closed = true;
   }
-  EXPECT_GT(finished, 100) << "some must come through, or the later stages were never cancelled";
+  EXPECT_GT(finished, 1000) << "some must come through, or the last stages were never cancelled";
+  for (const char* stage : {"waiting for its decode place", "prefilling", "decoding"})
+    EXPECT_GT(stages[stage], 20) << stage << " of " << nlohmann::json(stages);
   EXPECT_TRUE(turn_until([&] { return clean(); })) << backend->status();
   turn_for(std::chrono::milliseconds(250));  // the gauges are sampled
   EXPECT_EQ(registry.value("trimtab_requests_in_flight"), 0);

@@ -129,7 +129,9 @@ void FakeMember::on(const wire::PrefillStart& m) {
 }
 
 void FakeMember::on(const wire::Embeddings& m) {
-  TRIMTAB_CHECK(::access(m.segment.c_str(), R_OK) == 0, "embeddings that nobody wrote");
+  // Gone already: the client left meanwhile and the abort is on its way. Were it not, the request would stand
+  // still here, and its test with it.
+  if (::access(m.segment.c_str(), R_OK) != 0) return;
   ipc::Segment::remove(m.segment);
   for (Prefill& p : prefills_)
     if (p.start.id == m.id) p.images_here.insert(m.image);
