@@ -82,10 +82,9 @@ base::Status run_gateway_with_fake_engine(const Instance& instance, const FakeEn
   asio::io_context io(1);
   const ipc::SteadyClock clock;
   obs::Registry registry;
-  gateway::FakeOptions options;
+  gateway::FakeOptions options = gateway::fake_options(*text);
   options.first_token = base::Nanos{fake.first_token_ms * 1'000'000};
   options.step = base::Nanos{fake.step_ms * 1'000'000};
-  options.turn_start = text->chat.turn_start;
   gateway::FakeBackend backend(io, options);
   gateway::GatewayOptions gateway = gateway_options(instance);
   gateway.answers_path.clear();
