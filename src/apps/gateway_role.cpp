@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "agents/cluster_backend.h"
+#include "agents/serving_metrics.h"
 #include "gateway/fake_backend.h"
 #include "gateway/gateway.h"
 #include "ipc/steady_clock.h"
@@ -53,6 +54,7 @@ base::Status run_gateway(const Instance& instance) {
   asio::io_context io(1);
   const ipc::SteadyClock clock;
   obs::Registry registry;
+  agents::describe_metrics(registry);
   agents::ClusterBackendOptions options;
   options.config = instance.config;
   options.profile = instance.profile;
