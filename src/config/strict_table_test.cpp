@@ -132,6 +132,11 @@ TEST(StrictTable, BadTextNamesItsLine) {
   const auto broken = StrictTable::parse("a = 1\nb = = 2\n", "test.toml");
   ASSERT_FALSE(broken);
   EXPECT_EQ(broken.error().origin, "test.toml:2");
+  EXPECT_FALSE(StrictTable::parse("[:x]\n", "t")) << "toml++ 3.3 would abort here";
+  const auto stray =
+      StrictTable::parse("a = \"\xc3\xa9\\\"\" # \xc3\xa9\nb = '''\n\xc3\xa9\n'''\n\xc3\xa9 = 1\n", "t");
+  ASSERT_FALSE(stray);
+  EXPECT_EQ(stray.error().origin, "t:5");
   EXPECT_FALSE(StrictTable::parse(std::string(5000, '#'), "t"));
   EXPECT_FALSE(StrictTable::parse(std::string(300 << 10, '\n'), "t"));
   std::string deep = "[a";
