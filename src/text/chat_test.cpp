@@ -87,7 +87,8 @@ TEST(Render, ToolsCallsAndResultsHaveOneForm) {
   EXPECT_EQ(
       rendered(conversation),
       "<|im_start|>system\nS\n\nYou have access to the following tools:\n<tools>\n"
-      R"({"description":"Runs a command.","name":"run","parameters":{"properties":{"a":{},"b":{}},"type":"object"}})"
+      R"({"description":"Runs a command.","name":"run",)"
+      R"("parameters":{"properties":{"a":{},"b":{}},"type":"object"}})"
       "\n</tools>\nTo call a tool, answer with its name and arguments as JSON:\n<tool_call>\n"
       R"({"arguments":{"argument":"value"},"name":"tool"})"
       "\n</tool_call><|im_end|>\n<|im_start|>user\nlist<|im_end|>\n<|im_start|>assistant\n"

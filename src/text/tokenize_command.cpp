@@ -1,11 +1,14 @@
 #include "text/tokenize_command.h"
 
 #include <istream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <ostream>
+#include <stdexcept>
 #include <vector>
 
 #include "gguf/gguf_file.h"
+#include "text/chat.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
 
@@ -38,9 +41,25 @@ std::string from_hex(const std::string& hex) {
   return bytes;
 }
 
-json answer(const Tokenizer& tokenizer, const std::string& line) {
+/// Roles and plain texts to the prompt that the gateway would make of them.
+json prompt_ids(const Tokenizer& tokenizer, const ChatTemplate& chat, const json& messages) {
+  const std::map<std::string, ChatRole> roles{
+      {"system", ChatRole::kSystem}, {"user", ChatRole::kUser}, {"assistant", ChatRole::kAssistant}};
+  Conversation conversation;
+  for (const json& message : messages) {
+    const auto role = roles.find(message.at("role").get<std::string>());
+    if (role == roles.end()) throw std::invalid_argument("a role is system, user or assistant");
+    conversation.messages.push_back({role->second, {TextPart{message.at("content").get<std::string>()}}});
+  }
+  const auto segments = render(chat, conversation);
+  if (!segments) throw std::invalid_argument(segments.error().message);
+  return {{"ids", tokenize_prompt(tokenizer, *segments, 0).ids}};
+}
+
+json answer(const Tokenizer& tokenizer, const ChatTemplate& chat, const std::string& line) {
   try {
     const json request = json::parse(line);
+    if (request.contains("messages")) return prompt_ids(tokenizer, chat, request["messages"]);
     if (request.contains("ids")) {
       const auto ids = request["ids"].get<std::vector<TokenId>>();
       const std::string bytes = tokenizer.decode(ids);
@@ -67,9 +86,14 @@ int tokenize_command(const std::string& model_path, std::istream& in, std::ostre
     err << base::to_string(tokenizer.error()) << "\n";
     return 1;
   }
+  const auto chat = ChatTemplate::load(*file, *tokenizer);
+  if (!chat) {
+    err << base::to_string(chat.error()) << "\n";
+    return 1;
+  }
   for (std::string line; std::getline(in, line);) {
     if (!line.empty())
-      out << answer(*tokenizer, line).dump(-1, ' ', /*ensure_ascii=*/true) << "\n" << std::flush;
+      out << answer(*tokenizer, *chat, line).dump(-1, ' ', /*ensure_ascii=*/true) << "\n" << std::flush;
   }
   return 0;
 }
