@@ -47,12 +47,6 @@ TEST(DecodeMemory, WithoutRanksTheAnswerSaysSo) {
   EXPECT_EQ(placer->decide(request(1, 10), Nanos{0}).reason.rule, DecodeRule::kNoRanks);
 }
 
-struct VictimCase {
-  std::vector<std::int64_t> lengths;  // request i + 1, admitted at i
-  VictimRule rule = VictimRule::kBestFit;
-  std::uint64_t expected = 0;
-};
-
 class Preemption : public ::testing::Test {
  protected:
   std::unique_ptr<DecodePolicy> placer(const std::vector<std::int64_t>& lengths, VictimRule rule) {

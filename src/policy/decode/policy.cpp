@@ -1,7 +1,6 @@
 #include "policy/decode/policy.h"
 
 #include <algorithm>
-#include <tuple>
 
 namespace trimtab::policy {
 
@@ -26,39 +25,20 @@ DecodeDecision DecodePolicy::decide(const DecodeRequest& request, Nanos now) {
 }
 
 std::optional<DecodeVictim> DecodePolicy::choose_victim(RankId rank) const {
-  const std::vector<DecodeLedger::Request> requests = ledger_.requests(rank);
-  std::int64_t running = 0;
-  for (const auto& request : requests) running += request.running ? 1 : 0;
-  if (running < 2) return std::nullopt;
-
-  // The oldest stays, so that the rank always finishes something and no set of requests evicts each other for
-  // ever. Among the others those that yielded least often go first.
-  const auto oldest = std::min_element(requests.begin(), requests.end(), [](const auto& a, const auto& b) {
-    return std::tuple(!a.running, a.admitted_at, a.id) < std::tuple(!b.running, b.admitted_at, b.id);
-  });
-  // Room for every remaining request to grow by the headroom again.
-  const std::int64_t free = ledger_.free_blocks(rank) * model::kBlockTokens;
-  const std::int64_t wanted = std::max<std::int64_t>(1, (running - 1) * config_.headroom_tokens - free);
-  const auto key = [&](const DecodeLedger::Request& r) {
-    const std::int64_t generated = (r.tokens - r.placed_tokens).value;
-    const bool enough = r.tokens.value >= wanted;
-    if (config_.victim == VictimRule::kLongestOutput)
-      return std::tuple(std::int32_t{0}, false, -generated, r.id.value);
-    return std::tuple(r.preemptions, !enough, enough ? r.tokens.value : -r.tokens.value, r.id.value);
-  };
-  const DecodeLedger::Request* victim = nullptr;
-  for (const auto& request : requests) {
-    if (!request.running || &request == &*oldest) continue;
-    if (victim == nullptr || key(request) < key(*victim)) victim = &request;
+  std::vector<VictimCandidate> running;
+  for (const DecodeLedger::Request& request : ledger_.requests(rank)) {
+    // A reservation has nothing to give back to the rank's step.
+    if (!request.running) continue;
+    running.push_back({request.id, request.tokens, request.tokens - request.placed_tokens,
+                       request.admitted_at, request.preemptions});
   }
-  DecodeVictim chosen;
-  chosen.id = victim->id;
-  chosen.tokens = victim->tokens;
-  chosen.generated = victim->tokens - victim->placed_tokens;
-  chosen.wanted = TokenCount{wanted};
-  chosen.others = running - 2;
-  chosen.preempted_before = victim->preemptions;
-  return chosen;
+  if (running.empty()) return std::nullopt;
+  // Room for every remaining request to grow by the headroom again, so that the next victim is not due at
+  // once.
+  const std::int64_t free = ledger_.free_blocks(rank) * model::kBlockTokens;
+  const auto others = static_cast<std::int64_t>(running.size()) - 1;
+  const std::int64_t wanted = std::max<std::int64_t>(1, others * config_.headroom_tokens - free);
+  return policy::choose_victim(config_.victim, running, TokenCount{wanted});
 }
 
 }  // namespace trimtab::policy

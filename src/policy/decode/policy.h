@@ -48,8 +48,7 @@ class DecodePolicy {
   /// Where the request should decode. Places nothing: call `reserve` with the answer.
   DecodeDecision decide(const DecodeRequest& request, Nanos now);
 
-  /// Memory on `rank` ran out (or `pressed` says it is about to): who yields. None when it runs one request
-  /// or nothing: the last one is never sent away, so that something always advances.
+  /// Memory on `rank` ran out: who yields (victim.h says why). None when it runs fewer than two requests.
   std::optional<DecodeVictim> choose_victim(RankId rank) const;
 
   const DecodeLedger& ledger() const { return ledger_; }

@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "model/cluster_config.h"
 #include "model/ids.h"
+#include "policy/decode/victim.h"
 
 /// The values of decode placement: what the placer is told, what it answers, and why.
 namespace trimtab::policy {
@@ -17,13 +18,6 @@ using base::Nanos;
 using base::TokenCount;
 using model::RankId;
 using model::RequestId;
-
-/// Who yields when a decode rank runs out of memory. Any victim resumes from the pool, which has all its full
-/// blocks, so the price of every rule is moving the victim's KV and one client's stall.
-enum class VictimRule : std::uint8_t {
-  kBestFit,        // the smallest request that frees enough; see DecodePolicy::choose_victim
-  kLongestOutput,  // the request that has generated most, as DeepInfer does
-};
 
 struct DecodeConfig {
   std::string policy = "waterline";  // a name of decode_policy_names()
@@ -122,15 +116,5 @@ struct DecodeDecision {
 
 /// One line for logs: "g1r3: fewest running (7, KV 81,000) of 12 ranks under 98,304; next g0r2 (8, 70,100)".
 std::string describe(const DecodeDecision& decision);
-
-/// Who yields on a rank, and the numbers behind it.
-struct DecodeVictim {
-  RequestId id;
-  TokenCount tokens;        // its KV
-  TokenCount generated;     // since it was placed
-  TokenCount wanted;        // what should have become free
-  std::int64_t others = 0;  // requests that were considered beside it
-  std::int64_t preempted_before = 0;
-};
 
 }  // namespace trimtab::policy
