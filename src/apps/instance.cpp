@@ -98,7 +98,7 @@ base::Result<Instance> load_instance(const InstanceOptions& options, bool needs_
   if (fs::exists(out.calibration_path)) {
     auto cost = config::load_cost(out.calibration_path);
     if (!cost) return tl::unexpected(cost.error());
-    out.profile.cost = std::move(*cost);
+    out.profile.cost = std::move(cost->cost);
   }
   return out;
 }
