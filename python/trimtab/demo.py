@@ -53,7 +53,7 @@ def play_turn(client, model, number, messages):
     print_block(f'turn {number}: the model answers', '')
     pieces = []
     with client.messages.stream(model=model, max_tokens=script.MAX_TOKENS, system=script.SYSTEM, tools=script.TOOLS,
-                                messages=messages, temperature=0) as stream:
+                                messages=messages, extra_body={'temperature': 0}) as stream:
         for piece in stream.text_stream:
             pieces.append(piece)
             print(piece, end='', flush=True)

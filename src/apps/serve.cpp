@@ -179,8 +179,10 @@ base::Status serve(const InstanceOptions& options) {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     if (!ended) std::cerr << fmt::format("trimtab: ready at http://{}:{}\n", gateway.host, gateway.port);
   });
+  // Starts of the first hour and exits of the last are no news; what happens in between is.
   const auto on_change = [&](const std::string& name, const std::string& what) {
-    if (what != "started") std::cerr << fmt::format("trimtab: {} {}\n", name, what);
+    if (what != "started" && what != "exited with 0")
+      std::cerr << fmt::format("trimtab: {} {}\n", name, what);
   };
   const base::Status status = supervisor::supervise(supervision, on_change);
   ended = true;

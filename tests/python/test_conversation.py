@@ -14,7 +14,7 @@ def ask(system, messages):
     """One Messages API turn; returns (answer text, usage, debug record)."""
     client = system.anthropic()
     answer = client.messages.create(model='smollm2-135m-instruct', max_tokens=script.MAX_TOKENS, system=script.SYSTEM, tools=script.TOOLS,
-                                    messages=messages, temperature=0)
+                                    messages=messages, extra_body={'temperature': 0})
     return ''.join(block.text for block in answer.content), answer.usage, system.record(answer.id)
 
 
