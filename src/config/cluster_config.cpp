@@ -129,12 +129,6 @@ base::Status check_against_profile(const model::ClusterConfig& config, const mod
   const auto refuse = [&](std::string message) {
     return base::fail(base::Code::kInvalidArgument, std::move(message), config.path);
   };
-  if (!config.prefill.tier_bounds_tokens.empty() && config.prefill.tier_bounds_tokens.back() >= context) {
-    return refuse(
-        fmt::format("prefill.tier_bounds_tokens ends at {}, but {} takes at most {} tokens: its last tier "
-                    "would stay empty",
-                    config.prefill.tier_bounds_tokens.back(), profile.name, context));
-  }
   for (const auto& [key, have] : {std::pair{"prefill.kv_blocks", config.prefill.kv_blocks},
                                   std::pair{"decode.kv_blocks", config.decode.kv_blocks}}) {
     if (have < blocks + 1) {

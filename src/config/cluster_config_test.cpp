@@ -63,13 +63,12 @@ TEST(ClusterConfig, ArenasMustHoldOneLongestRequest) {
   model::Profile profile;
   profile.name = "small";
   profile.context_limit = base::TokenCount{8192};
-  config.prefill.tier_bounds_tokens = {512, 2048, 4096};
   EXPECT_TRUE(check_against_profile(config, profile).has_value());
   config.decode.kv_blocks = 64;
   EXPECT_THAT(check_against_profile(config, profile).error().message, HasSubstr("decode.kv_blocks = 64"));
   config.decode.kv_blocks = 65;
-  config.prefill.tier_bounds_tokens = {8192};
-  EXPECT_FALSE(check_against_profile(config, profile).has_value());
+  config.engine.ffn_experts = 1;
+  EXPECT_THAT(check_against_profile(config, profile).error().message, HasSubstr("engine.ffn_experts = 1"));
 }
 
 }  // namespace

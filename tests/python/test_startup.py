@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from served import BINARY, MODEL, ROOT, Served, free_port, toml
+from served import BINARY, MODEL, ROOT, Served, free_port
 
 pytestmark = pytest.mark.skipif(not MODEL, reason='needs the SmolLM2 GGUF: ./test sets TRIMTAB_MODEL')
 
@@ -25,7 +25,7 @@ def test_a_port_in_use(tmp_path):
         taken.bind(('127.0.0.1', 0))
         taken.listen()
         port = taken.getsockname()[1]
-        said = serve(tmp_path, '[prefill]\ntier_bounds_tokens = [512]\n', '--port', str(port))
+        said = serve(tmp_path, '', '--port', str(port))
     assert str(port) in said and '--port' in said
 
 
@@ -34,12 +34,12 @@ def test_a_port_in_use(tmp_path):
     ('[prefill]\nranks = "two"\n', ('ranks', 'string')),
     ('[decode]\nranks = 0\n', ('ranks', '0')),
     ('[decode]\npolicy = "watreline"\n', ('watreline', 'waterline')),
-    ('[prefill]\ntier_bounds_tokens = [512]\norder = "lifo"\n', ('lifo', 'fifo')),
-    ('[prefill]\ntier_bounds_tokens = [512, 9000]\n', ('9000', '8192')),
-    ('[decode]\nkv_blocks = 10\n[prefill]\ntier_bounds_tokens = [512]\n', ('decode.kv_blocks = 10', '65')),
+    ('[prefill]\norder = "lifo"\n', ('lifo', 'fifo')),
+    ('[prefill]\ntier_bounds_tokens = [512, 500]\n', ('500', 'increase')),
+    ('[decode]\nkv_blocks = 10\n', ('decode.kv_blocks = 10', '65')),
     ('[model]\nprofile = "no-such-model"\n', ('no-such-model',)),
     ('[gateway\n', ('cluster.toml:1',)),
-    ('[prefill]\ntier_bounds_tokens = [512]\nkv_blocks = 9000000\n', ('memory', 'MB')),
+    ('[prefill]\nkv_blocks = 9000000\n', ('memory', 'MB')),
 ])
 def test_bad_configurations(tmp_path, config, words):
     said = serve(tmp_path, config, '--port', str(free_port()))
@@ -51,17 +51,17 @@ def test_broken_model_files(tmp_path):
     cut = tmp_path / 'cut.gguf'
     with open(MODEL, 'rb') as whole:
         cut.write_bytes(whole.read(1 << 20))
-    assert 'truncated' in serve(tmp_path, toml({'prefill': {'tier_bounds_tokens': [512]}}), '--port', str(free_port()), model=cut)
+    assert 'truncated' in serve(tmp_path, '', '--port', str(free_port()), model=cut)
     text = tmp_path / 'text.gguf'
     text.write_text('not a model')
-    assert 'GGUF' in serve(tmp_path, toml({'prefill': {'tier_bounds_tokens': [512]}}), '--port', str(free_port()), model=text)
-    assert 'missing.gguf' in serve(tmp_path, toml({'prefill': {'tier_bounds_tokens': [512]}}), '--port', str(free_port()),
+    assert 'GGUF' in serve(tmp_path, '', '--port', str(free_port()), model=text)
+    assert 'missing.gguf' in serve(tmp_path, '', '--port', str(free_port()),
                                    model=tmp_path / 'missing.gguf')
 
 
 def test_two_systems_do_not_share_a_state_directory(tmp_path):
     with Served(tmp_path, tmp_path / 'state'):
-        said = serve(tmp_path, toml({'prefill': {'tier_bounds_tokens': [512]}}), '--port', str(free_port()))
+        said = serve(tmp_path, '', '--port', str(free_port()))
     assert 'in use by another trimtab' in said
 
 
