@@ -1,24 +1,24 @@
 #include "policy/decode/fleet.h"
 
-#include <algorithm>
-#include <tuple>
+#include <utility>
 
 namespace trimtab::policy {
 namespace {
 
 struct Scored {
-  std::int64_t first = 0, second = 0;  // divided by speed, in thousandths of a nominal rank
+  std::int64_t first = 0, second = 0;
+  std::int64_t speed_permille = 1000;
   RankIndex::Pick pick;
+  /// Compares loads divided by speeds without dividing: below 2^31 * 10^5, so it is exact.
   bool operator<(const Scored& other) const {
-    return std::tie(first, second, pick.load.rank) <
-           std::tie(other.first, other.second, other.pick.load.rank);
+    const auto cross = [&](std::int64_t mine, std::int64_t theirs) {
+      return std::pair(mine * other.speed_permille, theirs * speed_permille);
+    };
+    if (const auto [mine, theirs] = cross(first, other.first); mine != theirs) return mine < theirs;
+    if (const auto [mine, theirs] = cross(second, other.second); mine != theirs) return mine < theirs;
+    return pick.load.rank < other.pick.load.rank;
   }
 };
-
-std::int64_t per_speed(std::int64_t load, std::int64_t speed_permille) {
-  // Below 2^31 * 10^6: exact enough to tell any two loads apart, and equal speeds keep their order.
-  return load * 1'000'000 / speed_permille;
-}
 
 /// The best two of all kinds. `ask(kind)` gives each kind's best two, `score(load)` the two keys.
 template <class Ask, class Score>
@@ -30,8 +30,7 @@ RankIndex::Best merge(const DecodeLedger::Group& group, Ask&& ask, Score&& score
     for (const auto& pick : {best.winner, best.runner_up}) {
       if (!pick) continue;
       const auto [a, b] = score(pick->load);
-      const std::int64_t speed = kind->capacity().speed_permille;
-      const Scored scored{per_speed(a, speed), per_speed(b, speed), *pick};
+      const Scored scored{a, b, kind->capacity().speed_permille, *pick};
       if (!first || scored < *first) {
         second = first;
         first = scored;
