@@ -131,6 +131,7 @@ void Machine::on(const Joined& event) {
   if (members_.heard(place)) on(Lost{place});  // it came back before anybody noticed that it was gone
   settle_lost(place);
   reports_.erase(place);
+  if (place.role == Role::kPrefill) silent_.erase(place.engine);
   const bool serving = members_.join(place, event.blocks_total);
   log(RequestId{0}, MembershipRecord{place, serving, "joined"});
   if (!serving) return;
@@ -256,6 +257,7 @@ void Machine::on(const Drain& event) {
 
 void Machine::on(const Released& event) {
   if (!members_.heard(event.from)) return;
+  spoke(event.from);
   std::optional<Place> next;
   if (!releases_.released(event.id, event.from, next)) return;
   if (next) emit(Abort{event.id, *next});
@@ -282,6 +284,7 @@ void Machine::on(const RequestFailed& event) {
     }
     return;
   }
+  if (members_.heard(event.from)) spoke(event.from);
   Life* life = holder(event.id, event.from);
   if (life == nullptr) return;
   // Input that the engine cannot take fails at once; anything else may go well elsewhere.

@@ -103,6 +103,7 @@ class Machine {
   void prefill_ended(Life& life);
   void prefill_lost(Life& life, Place place, base::Code code, const std::string& why);
   void expire_leases();
+  void spoke(Place place);
   Nanos quota_left(const Life& life) const;
   bool seat_is_due(const Life& life) const;
 
@@ -169,6 +170,7 @@ class Machine {
   // Images of requests that ended at an encoder which has not answered the abort yet.
   std::map<std::pair<Place, RequestId>, std::vector<std::uint32_t>> aborted_images_;
   std::map<RankId, Nanos> refused_;  // closed until then or until its next report
+  std::set<EngineId> silent_;        // let a lease run out: no work before they speak again
   std::map<Place, std::uint32_t> reports_;
   std::map<EngineId, policy::TierRange> ranges_;
   std::vector<Nanos> demand_;              // per tier, of the last round

@@ -123,7 +123,7 @@ void Machine::decode_ended(Life& life) {
 void Machine::on(const DecodeStepped& event) {
   const Place place = Place::of(Role::kDecode, event.from);
   if (!members_.heard(place)) return;
-  ++reports_[place];
+  spoke(place);
   for (const TokenReport& token : event.tokens) {
     Life* found = holder(token.id, place);
     if (found == nullptr || found->seat != Seat::kRunning) {

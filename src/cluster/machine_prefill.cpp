@@ -9,7 +9,7 @@ using model::Role;
 
 void Machine::on(const Pull& event) {
   // A group that is broken or draining asks in vain; it asks again when its account changes or it joins.
-  if (!members_.open(Role::kPrefill, event.engine)) return;
+  if (!members_.open(Role::kPrefill, event.engine) || silent_.contains(event.engine)) return;
   std::vector<policy::RankOffer> ranks;
   for (const RankOffer& offer : event.ranks) ranks.push_back({offer.quota_left, offer.blocks_free});
   queue_->pull(event.engine, ranks);
@@ -84,7 +84,7 @@ void Machine::start_prefill(Life& life) {
 void Machine::on(const PrefillStepped& event) {
   const Place place = Place::of(Role::kPrefill, event.from);
   if (!members_.heard(place)) return;
-  ++reports_[place];
+  spoke(place);
   // A step is a sign of life for everything that waits in the rank's FIFO.
   if (const auto held = holdings_.find(place); held != holdings_.end()) {
     for (const RequestId id : held->second) queue_->extend(id, now_);
@@ -150,6 +150,12 @@ void Machine::prefill_lost(Life& life, Place place, base::Code code, const std::
   requeue(life, place, true, code, why);
 }
 
+/// A sign of life. What an engine says changes its account, so its next pull follows at once.
+void Machine::spoke(Place place) {
+  ++reports_[place];
+  if (place.role == Role::kPrefill) silent_.erase(place.engine);
+}
+
 // An engine that is silent for a lease may be dead with its connection open. What waits for someone else (an
 // encoder, a decode place) is no fault of the engine's, nor is what stands behind such a request.
 void Machine::expire_leases() {
@@ -169,6 +175,7 @@ void Machine::expire_leases() {
   for (const policy::Returned& returned : queue_->expire(now_)) {
     queue_->ack(returned.item.id);  // it comes back through the match: the pool may have more of it by now
     queue_->withdraw(returned.engine);
+    silent_.insert(returned.engine);
     Life* life = find(returned.item.id);
     if (life == nullptr || !life->prefill) continue;
     const Place place = Place::of(Role::kPrefill, *life->prefill);

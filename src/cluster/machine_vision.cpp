@@ -89,7 +89,7 @@ void Machine::encoder_let_go(Life& life, std::uint32_t image) {
 }
 
 void Machine::on(const Encoded& event) {
-  ++reports_[Place::of(event.from)];
+  spoke(Place::of(event.from));
   ImageLife* image = encoding(event.id, event.image, event.from);
   if (image == nullptr) {
     emit(DropEmbeddings{event.id, event.image});
@@ -124,7 +124,7 @@ void Machine::drop_ready_images(Life& life) {
 }
 
 void Machine::on(const EncodeFailed& event) {
-  ++reports_[Place::of(event.from)];
+  spoke(Place::of(event.from));
   if (encoding(event.id, event.image, event.from) == nullptr) return;
   Life& life = *find(event.id);
   encoder_let_go(life, event.image);

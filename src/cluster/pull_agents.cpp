@@ -78,7 +78,12 @@ void PullAgents::observe(const Event& event) {
   } else if (const auto* failed = std::get_if<RequestFailed>(&event)) {
     if (failed->from.role == Role::kPrefill) end(failed->from.rank_id(), failed->id);
   } else if (const auto* released = std::get_if<Released>(&event)) {
-    if (released->from.role == Role::kPrefill) end(released->from.rank_id(), released->id);
+    // Even when the account is closed already: the cluster may have turned this engine's pull away because
+    // this very answer was still to come.
+    if (released->from.role == Role::kPrefill && find(released->from.rank_id()) != nullptr) {
+      end(released->from.rank_id(), released->id);
+      engines_[released->from.engine.value].changed = true;
+    }
   }
 }
 

@@ -1,0 +1,388 @@
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/codec.h"
+#include "base/hash.h"
+#include "cluster/cluster.h"
+#include "cluster/pull_agents.h"
+
+namespace trimtab::cluster::testing {
+
+/// One request over one prefill rank, one decode rank and one encoder, with every order of what can happen
+/// open: at each point the caller picks one of `choices()`. Messages wait in both directions until they are
+/// picked, so answers cross with aborts in every possible way.
+class Interleaved {
+ public:
+  /// What may happen once, at any point, besides the request's own course.
+  enum class Special { kNone, kCancel, kLosePrefill, kLoseDecode, kLoseEncoder, kDeadline, kLease, kRefuse };
+  enum class Work { kDown, kUp, kWork, kMatch, kSpecial, kJoin, kTime };
+  struct Choice {
+    Work work = Work::kUp;
+    Place place;
+  };
+
+  Interleaved(const model::ClusterConfig& config, const model::Profile& profile,
+              std::unique_ptr<TierQueue> queue, Special special, bool with_image)
+      : agents_(config, profile), special_(special), image_(with_image) {
+    cluster_ = Cluster::make(config, profile, std::move(queue)).value();
+    for (const Place& place : {prefill_, decode_, encoder_}) step(Joined{place, 64});
+    Submitted submitted{kId, TokenCount{kPrompt}, TokenCount{3}, {}, base::kForever};
+    if (special == Special::kDeadline) submitted.timeout = Nanos{1'000'000'000};
+    if (with_image) submitted.images.push_back({10, 20, 64, 64, 16, {}});
+    step(submitted);
+  }
+
+  std::vector<Choice> choices() const {
+    std::vector<Choice> all;
+    if (match_) all.push_back({Work::kMatch, {}});
+    for (const Place& place : {prefill_, decode_, encoder_}) {
+      const auto found = places_.find(place);
+      if (found == places_.end()) continue;
+      if (!found->second.down.empty()) all.push_back({Work::kDown, place});
+      if (!found->second.up.empty()) all.push_back({Work::kUp, place});
+      if (can_work(place)) all.push_back({Work::kWork, place});
+      if (found->second.gone) all.push_back({Work::kJoin, place});
+    }
+    const bool own = special_ != Special::kNone && special_ != Special::kRefuse && !special_done_;
+    // When nothing else can happen, time goes on.
+    if (all.empty() && live_ && timer_) all.push_back({Work::kTime, {}});
+    // After the request's end a cancel, a deadline or a lease has nothing to meet.
+    if (own && !all.empty()) all.push_back({Work::kSpecial, {}});
+    return all;
+  }
+  void take(const Choice& choice);
+
+  /// Equal for equal states: what the machine was told so far decides its state, the rest is what waits and
+  /// what the engines hold. Orders that come to the same need to be followed only once.
+  std::uint64_t fingerprint() const;
+
+  const Cluster& cluster() const { return *cluster_; }
+  const PullAgents& agents() const { return agents_; }
+  bool finished() const { return finished_; }
+  bool failed() const { return failed_; }
+  bool cancelled() const { return cancelled_; }
+  std::int64_t tokens() const { return tokens_; }
+  const std::vector<std::string>& violations() const { return violations_; }
+  std::size_t held() const {
+    return prefill_state_.has_value() + decode_state_.has_value() + encoding_ + embeddings_;
+  }
+  const std::vector<std::string>& story() const { return story_; }
+
+ private:
+  static constexpr RequestId kId{1};
+  static constexpr std::int64_t kPrompt = 200;
+  struct Channel {
+    std::deque<Action> down;
+    std::deque<Event> up;
+    bool gone = false;
+  };
+  struct Prefilling {
+    std::int64_t tokens = 0;
+    bool target = false, embeddings = false, stepped = false;
+    std::uint64_t target_generation = 0;
+  };
+  struct Decoding {
+    bool running = false, written = false;
+    std::int64_t position = 0, left = 0;
+  };
+  bool can_work(const Place& place) const {
+    if (place == prefill_) return prefill_state_ && prefill_state_->embeddings;
+    if (place == decode_) return decode_state_ && decode_state_->running;
+    return encoding_;
+  }
+  void step(const Event& event);
+  void perform(const Action& action, const Event& event);
+  void engine_reads(const Place& place, const Action& action);
+  void engine_works(const Place& place);
+  void special();
+  void lose(const Place& place);
+  void up(const Place& place, Event event) { places_[place].up.push_back(std::move(event)); }
+
+  const Place prefill_{model::Role::kPrefill, EngineId{0}, 0};
+  const Place decode_{model::Role::kDecode, EngineId{0}, 0};
+  const Place encoder_{model::Role::kVision, EngineId{0}, 0};
+  PullAgents agents_;
+  Special special_;
+  bool image_;
+  std::unique_ptr<Cluster> cluster_;
+  std::map<Place, Channel> places_;
+  std::optional<std::int64_t> match_;
+  std::optional<Prefilling> prefill_state_;
+  std::optional<Decoding> decode_state_;
+  bool encoding_ = false;
+  std::uint64_t decode_generation_ = 0;
+  std::int64_t embeddings_ = 0;  // at the host
+  Nanos now_;
+  std::optional<Nanos> timer_;
+  bool live_ = true, finished_ = false, failed_ = false, cancelled_ = false, special_done_ = false;
+  std::int64_t tokens_ = 0;
+  std::uint64_t told_ = 0;                                         // hash of all events stepped
+  std::deque<std::int64_t> prefill_positions_, decode_positions_;  // of the tokens in the up queues
+  std::optional<std::int64_t> position_;                           // of the token in the event under way
+  std::vector<std::string> violations_, story_;
+};
+
+template <class Variant>
+std::uint64_t hash_of(const Variant& value) {
+  base::Writer bytes;
+  std::visit([&bytes](const auto& one) { bytes(one); }, value);
+  return base::checksum(bytes.take(), value.index());
+}
+
+inline std::uint64_t Interleaved::fingerprint() const {
+  std::uint64_t hash = told_;
+  const auto add = [&hash](std::int64_t value) { hash = base::mix(hash, static_cast<std::uint64_t>(value)); };
+  for (const auto& [place, channel] : places_) {
+    add(static_cast<std::int64_t>(place.role));
+    for (const Action& action : channel.down) add(static_cast<std::int64_t>(hash_of(action)));
+    add(-1);
+    for (const Event& event : channel.up) add(static_cast<std::int64_t>(hash_of(event)));
+    add(channel.gone);
+  }
+  add(match_.value_or(-1));
+  if (prefill_state_) {
+    add(prefill_state_->tokens * 8 + prefill_state_->target * 4 + prefill_state_->embeddings * 2 +
+        prefill_state_->stepped);
+  }
+  add(-2);
+  if (decode_state_) {
+    add(decode_state_->position * 64 + decode_state_->left * 4 + decode_state_->running * 2 +
+        decode_state_->written);
+  }
+  add(static_cast<std::int64_t>(decode_generation_ * 2) +
+      (prefill_state_ && prefill_state_->target_generation == 1));
+  add(embeddings_ * 8 + encoding_ * 4 + special_done_ * 2 + live_);
+  return hash;
+}
+
+inline void Interleaved::step(const Event& event) {
+  std::deque<Event> events{event};
+  while (!events.empty()) {
+    const Event next = std::move(events.front());
+    events.pop_front();
+    now_ += Nanos{1'000};
+    told_ = base::mix(told_, hash_of(next));
+    std::vector<Action> actions;
+    cluster_->step(next, now_, actions);
+    agents_.observe(next);
+    for (const Action& action : actions) agents_.observe(action);
+    for (const Action& action : actions) perform(action, next);
+    std::vector<Event> pulls;
+    agents_.take_pulls(pulls);
+    for (Event& pull : pulls) events.push_back(std::move(pull));
+  }
+}
+
+inline void Interleaved::perform(const Action& action, const Event&) {
+  const auto send = [this, &action](const Place& place) {
+    if (!places_[place].gone) places_[place].down.push_back(action);
+  };
+  if (std::holds_alternative<Match>(action)) {
+    match_ = kPrompt + tokens_;
+  } else if (std::holds_alternative<StartPrefill>(action) || std::holds_alternative<SendTarget>(action)) {
+    send(prefill_);
+  } else if (std::holds_alternative<SendEmbeddings>(action)) {
+    if (embeddings_-- == 0) violations_.push_back("embeddings sent that the host does not have");
+    send(prefill_);
+  } else if (std::holds_alternative<DropEmbeddings>(action)) {
+    if (embeddings_-- == 0) violations_.push_back("embeddings dropped that the host does not have");
+  } else if (std::holds_alternative<StartEncode>(action)) {
+    send(encoder_);
+  } else if (std::holds_alternative<Reserve>(action) || std::holds_alternative<StartDecode>(action)) {
+    send(decode_);
+  } else if (const auto* abort = std::get_if<Abort>(&action)) {
+    send(abort->place);
+  } else if (std::holds_alternative<Deliver>(action)) {
+    if (!live_) violations_.push_back("a token after the end");
+    if (position_ != kPrompt + tokens_) violations_.push_back("a token out of its place");
+    ++tokens_;
+  } else if (const auto* timer = std::get_if<SetTimer>(&action)) {
+    timer_ = timer->at;
+  } else if (std::holds_alternative<Finish>(action) || std::holds_alternative<Fail>(action)) {
+    if (!live_) violations_.push_back("a second end");
+    live_ = false;
+    (std::holds_alternative<Finish>(action) ? finished_ : failed_) = true;
+  }
+}
+
+inline void Interleaved::take(const Choice& choice) {
+  static constexpr const char* kNames[] = {"reads", "is heard", "works", "match", "special", "joins", "time"};
+  story_.push_back(std::string(kNames[static_cast<int>(choice.work)]) + " " +
+                   std::to_string(static_cast<int>(choice.place.role)));
+  Channel& channel = places_[choice.place];
+  switch (choice.work) {
+    case Work::kMatch: {
+      const std::int64_t tokens = *match_;
+      match_.reset();
+      if (live_) step(Matched{kId, TokenCount{tokens}, TokenCount{0}});
+      break;
+    }
+    case Work::kDown: {
+      const Action action = std::move(channel.down.front());
+      channel.down.pop_front();
+      engine_reads(choice.place, action);
+      break;
+    }
+    case Work::kUp: {
+      const Event event = std::move(channel.up.front());
+      channel.up.pop_front();
+      auto& positions = choice.place == prefill_ ? prefill_positions_ : decode_positions_;
+      position_.reset();
+      if (std::holds_alternative<PrefillDone>(event) || std::holds_alternative<DecodeStepped>(event)) {
+        position_ = positions.front();
+        positions.pop_front();
+      }
+      if (std::holds_alternative<Encoded>(event)) ++embeddings_;
+      step(event);
+      break;
+    }
+    case Work::kWork:
+      engine_works(choice.place);
+      break;
+    case Work::kTime:
+      now_ = std::max(now_, *timer_);
+      timer_.reset();
+      step(Timer{});
+      break;
+    case Work::kSpecial:
+      special_done_ = true;
+      special();
+      break;
+    case Work::kJoin:
+      channel.gone = false;
+      step(Joined{choice.place, 64});
+      break;
+  }
+}
+
+inline void Interleaved::engine_reads(const Place& place, const Action& action) {
+  if (const auto* start = std::get_if<StartPrefill>(&action)) {
+    if (prefill_state_) violations_.push_back("StartPrefill twice");
+    prefill_state_ = Prefilling{start->tokens.value, false, !image_, false};
+  } else if (std::holds_alternative<SendTarget>(action)) {
+    if (prefill_state_) {
+      prefill_state_->target = true;
+      prefill_state_->target_generation = decode_generation_;
+    }
+  } else if (std::holds_alternative<SendEmbeddings>(action)) {
+    if (prefill_state_) prefill_state_->embeddings = true;
+  } else if (std::holds_alternative<StartEncode>(action)) {
+    encoding_ = true;
+  } else if (std::holds_alternative<Reserve>(action)) {
+    if (decode_state_) violations_.push_back("Reserve twice");
+    const bool refuse = special_ == Special::kRefuse && !std::exchange(special_done_, true);
+    if (!refuse) decode_state_ = Decoding{};
+    up(decode_, Reserved{decode_.rank_id(), kId, !refuse, 10});
+  } else if (const auto* decode = std::get_if<StartDecode>(&action)) {
+    if (!decode_state_ || !decode_state_->written) {
+      violations_.push_back("StartDecode without KV in place");
+      return;
+    }
+    decode_state_->running = true;
+    decode_state_->left = decode->output_left.value;
+  } else if (std::holds_alternative<Abort>(action)) {
+    if (place == prefill_) prefill_state_.reset();
+    if (place == decode_) decode_state_.reset();
+    if (place == encoder_) encoding_ = false;
+    up(place, Released{place, kId, 10});
+  }
+}
+
+inline void Interleaved::engine_works(const Place& place) {
+  if (place == prefill_ && !prefill_state_->stepped) {
+    // All but the last 50 tokens: what is left is due for a decode place.
+    prefill_state_->stepped = true;
+    PrefillStepped event;
+    event.from = prefill_.rank_id();
+    event.predicted = event.actual = Nanos{1'000'000};
+    event.chunks.push_back({kId, TokenCount{prefill_state_->tokens - 50}, TokenCount{0}, Nanos{1'000'000}});
+    up(prefill_, event);
+  } else if (place == prefill_) {
+    const Prefilling done = *prefill_state_;
+    prefill_state_.reset();
+    // The memory of a decode rank that is gone harms nobody.
+    if (done.target && done.target_generation == decode_generation_) {
+      if (!decode_state_) {
+        violations_.push_back("KV was written into freed decode blocks");
+      } else {
+        decode_state_->written = true;
+        decode_state_->position = done.tokens + 1;
+      }
+    }
+    PrefillDone event{prefill_.rank_id(),        kId, done.target, TokenCount{0}, TokenCount{done.tokens},
+                      model::FinishReason::kNone};
+    prefill_positions_.push_back(done.tokens);
+    up(prefill_, event);
+  } else if (place == decode_) {
+    DecodeStepped event;
+    event.from = decode_.rank_id();
+    const bool last = --decode_state_->left == 0;
+    event.tokens.push_back({kId, last ? model::FinishReason::kLength : model::FinishReason::kNone});
+    decode_positions_.push_back(decode_state_->position++);
+    if (last) {
+      decode_state_.reset();
+    } else {
+      event.running = 1;
+      event.kv = TokenCount{decode_state_->position};
+    }
+    up(decode_, event);
+  } else {
+    encoding_ = false;
+    up(encoder_, Encoded{encoder_.encoder_id(), kId, 0, Nanos{1}});
+  }
+}
+
+inline void Interleaved::lose(const Place& place) {
+  places_[place].down.clear();
+  places_[place].up.clear();
+  places_[place].gone = true;
+  if (place == prefill_) {
+    prefill_state_.reset();
+    prefill_positions_.clear();
+  } else if (place == decode_) {
+    decode_state_.reset();
+    decode_positions_.clear();
+    ++decode_generation_;
+  } else {
+    encoding_ = false;
+  }
+  step(Lost{place});
+}
+
+inline void Interleaved::special() {
+  switch (special_) {
+    case Special::kCancel:
+      if (!live_) return;
+      live_ = false;
+      cancelled_ = true;
+      step(Cancelled{kId});
+      break;
+    case Special::kLosePrefill:
+      lose(prefill_);
+      break;
+    case Special::kLoseDecode:
+      lose(decode_);
+      break;
+    case Special::kLoseEncoder:
+      lose(encoder_);
+      break;
+    case Special::kDeadline:
+    case Special::kLease:
+      now_ += Nanos{2'000'000'000};
+      step(Timer{});
+      break;
+    case Special::kNone:
+    case Special::kRefuse:
+      break;
+  }
+}
+
+}  // namespace trimtab::cluster::testing
