@@ -23,12 +23,12 @@ namespace trimtab::engine {
 struct MoveJob {
   enum class Kind : std::uint8_t { kHandOver, kFetch, kStore } kind = Kind::kFetch;
   model::RequestId id;
-  std::uint64_t stay = 0;                  // the owner's: which stay of the request at this rank it belongs to
-  std::vector<std::uint32_t> blocks;       // of this rank's arena
-  std::vector<model::BlockKey> keys;       // kFetch, kStore: one per block
-  std::optional<model::BlockKey> parent;   // kStore: of keys[0]
-  model::RankId target;                    // kHandOver
-  std::string segment;                     // kHandOver: the decode rank's arena
+  std::uint64_t stay = 0;                 // the owner's: which stay of the request at this rank it belongs to
+  std::vector<std::uint32_t> blocks;      // of this rank's arena
+  std::vector<model::BlockKey> keys;      // kFetch, kStore: one per block
+  std::optional<model::BlockKey> parent;  // kStore: of keys[0]
+  model::RankId target;                   // kHandOver
+  std::string segment;                    // kHandOver: the decode rank's arena
   std::vector<std::uint32_t> destination;  // kHandOver: one per block
 };
 

@@ -73,8 +73,8 @@ base::Result<Calibration> calibrate(const std::string& model_path, std::uint32_t
   if (!fit) return tl::unexpected(fit.error());
   Calibration result;
   result.cost = fit->cost;
-  result.machine = fmt::format("{}, {}", processor_name(),
-                               (*best_kernels())->isa == Isa::kAvx512 ? "AVX-512" : "AVX2");
+  result.machine =
+      fmt::format("{}, {}", processor_name(), (*best_kernels())->isa == Isa::kAvx512 ? "AVX-512" : "AVX2");
   result.samples = static_cast<std::int64_t>(samples.size());
   result.error_ratio_mean = fit->error_ratio_mean;
   result.error_ratio_worst = fit->error_ratio_worst;

@@ -152,9 +152,10 @@ void DecodeRank::make_room(model::RequestId id) {
     return;
   }
   Request& request = requests_.at(victim);
-  request.yield_reason = fmt::format("no KV block left of {}: request {} needs one for token {}, and this one "
-                                     "was admitted last",
-                                     arena_.blocks(), id.value, tokens);
+  request.yield_reason = fmt::format(
+      "no KV block left of {}: request {} needs one for token {}, and this one "
+      "was admitted last",
+      arena_.blocks(), id.value, tokens);
   request.stage = Stage::kYielding;
   std::erase(batch_, victim);
   end_if_idle(victim);
@@ -177,8 +178,7 @@ void DecodeRank::finish_step(const Forward& forward) {
   report_ = {};
   report_.step = ++steps_;
   report_.actual_ns = forward.compute().whole.value;
-  for (std::size_t i = 0; i < batch_.size(); ++i)
-    draw(batch_[i], requests_.at(batch_[i]), forward.logits(i));
+  for (std::size_t i = 0; i < batch_.size(); ++i) draw(batch_[i], requests_.at(batch_[i]), forward.logits(i));
   for (const auto& [id, request] : requests_) {
     if (request.stage != Stage::kRunning) continue;
     ++report_.running;

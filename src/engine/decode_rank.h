@@ -19,9 +19,9 @@ struct DecodeRankConfig {
 
 /// The decode side of a rank: continuous batching. Every step draws one token for each running request;
 /// requests join and leave between steps. A request grows by a block when its last one is full; each block
-/// that fills goes to the pool under the continued key chain. When no block is left, the request admitted last
-/// yields (it has the least to redo, and those before it are nearest their end): its full blocks are in the
-/// pool first, then its room is free and the control process queues it again.
+/// that fills goes to the pool under the continued key chain. When no block is left, the request admitted
+/// last yields (it has the least to redo, and those before it are nearest their end): its full blocks are in
+/// the pool first, then its room is free and the control process queues it again.
 class DecodeRank final : public RankRole {
  public:
   DecodeRank(const DecodeRankConfig& config, const LlamaShape& shape, const KvArena& arena, BlockMover& mover,

@@ -16,7 +16,7 @@ engine::LocalModel* model() {
   static const std::unique_ptr<engine::LocalModel> instance = []() -> std::unique_ptr<engine::LocalModel> {
     const char* path = std::getenv("TRIMTAB_MODEL");
     if (path == nullptr) return nullptr;
-    auto opened = engine::LocalModel::open(path, 8, 64);
+    auto opened = engine::LocalModel::open(path, 8, 128);
     if (!opened) {
       std::fprintf(stderr, "%s\n", base::to_string(opened.error()).c_str());
       return nullptr;

@@ -13,8 +13,8 @@ RopeTable::RopeTable(std::int64_t positions, float base)
     : cosine_(static_cast<std::size_t>(positions) * kPairs), sine_(cosine_.size()) {
   std::array<double, kPairs> frequency{};
   for (std::size_t i = 0; i < kPairs; ++i) {
-    frequency[i] =
-        std::pow(static_cast<double>(base), -2.0 * static_cast<double>(i) / static_cast<double>(kHeadElements));
+    frequency[i] = std::pow(static_cast<double>(base),
+                            -2.0 * static_cast<double>(i) / static_cast<double>(kHeadElements));
   }
   for (std::size_t p = 0; p < static_cast<std::size_t>(positions); ++p) {
     for (std::size_t i = 0; i < kPairs; ++i) {
@@ -34,6 +34,16 @@ void RopeTable::rotate(float* head, std::int64_t position) const {
     head[2 * i + 1] = x * sine[i] + y * cosine[i];
   }
 }
+
+namespace {
+
+/// A token's elements into its column of a key block.
+template <class T>
+void place(T* column, const T* elements) {
+  for (std::size_t d = 0; d < kHeadElements; ++d) column[d * kAttentionBlock] = elements[d];
+}
+
+}  // namespace
 
 Forward::Forward(const LlamaWeights& weights, const Kernels& kernels, const KvArena& arena,
                  FfnExchange& exchange)
@@ -142,8 +152,8 @@ void Forward::attention(const LayerWeights& layer, std::size_t index, std::span<
       rope_.rotate(key + i * s.kv_width() + h * kHeadElements, row.position);
     store_kv(segments[row.segment], row.position, index, key + i * s.kv_width(), value + i * s.kv_width());
   }
-  // Keys and values of the whole wave are stored: every row now attends, also to rows of its own wave, through
-  // the f16 that later steps will read.
+  // Keys and values of the whole wave are stored: every row now attends, also to rows of its own wave,
+  // through the stored form that later steps will read.
   const base::Nanos before = compute_now();
   for (std::size_t i = 0; i < rows;) {
     const Row& row = rows_[begin + i];
@@ -164,12 +174,18 @@ void Forward::store_kv(const Segment& segment, std::int64_t position, std::size_
   const auto token = static_cast<std::size_t>(position) % kAttentionBlock;
   const std::uint32_t block = segment.blocks[static_cast<std::size_t>(position) / kAttentionBlock];
   for (std::size_t h = 0; h < weights_.shape().kv_heads; ++h) {
+    std::byte* keys = arena_.keys(block, layer, h);
+    std::byte* values = arena_.values(block, layer, h);
+    const float *k = key + h * kHeadElements, *v = value + h * kHeadElements;
+    if (arena_.format() == KvFormat::kF32) {
+      place(reinterpret_cast<float*>(keys) + token, k);
+      std::memcpy(values + token * kHeadElements * sizeof(float), v, kHeadElements * sizeof(float));
+      continue;
+    }
     std::array<std::uint16_t, kHeadElements> half{};
-    kernels_.to_half(key + h * kHeadElements, half.data(), kHeadElements);
-    std::uint16_t* keys = arena_.keys(block, layer, h) + token;
-    for (std::size_t d = 0; d < kHeadElements; ++d) keys[d * kAttentionBlock] = half[d];
-    kernels_.to_half(value + h * kHeadElements, arena_.values(block, layer, h) + token * kHeadElements,
-                     kHeadElements);
+    kernels_.to_half(k, half.data(), kHeadElements);
+    place(reinterpret_cast<std::uint16_t*>(keys) + token, half.data());
+    kernels_.to_half(v, reinterpret_cast<std::uint16_t*>(values) + token * kHeadElements, kHeadElements);
   }
 }
 
@@ -195,6 +211,7 @@ void Forward::attend(const Segment& segment, std::size_t layer, std::size_t firs
         for (std::size_t g = 0; g < group; ++g) visible_[i * group + g] = static_cast<std::uint8_t>(seen);
       }
       AttendBlock work;
+      work.format = arena_.format();
       work.keys = arena_.keys(segment.blocks[b], layer, h);
       work.values = arena_.values(segment.blocks[b], layer, h);
       work.queries = head_queries_.data() + skipped * group * kHeadElements;
@@ -227,8 +244,8 @@ void Forward::project(std::span<const Segment> segments) {
       kernels_.rms_norm(hidden_.data() + wanted[done + i] * s.hidden, weights_.output_norm(),
                         normed_.data() + i * s.hidden, s.hidden, s.norm_epsilon);
     }
-    kernels_.matmul(weights_.output(), normed_.data(), s.hidden, piece,
-                    logits_.data() + done * s.vocabulary, s.vocabulary, scratch_.data());
+    kernels_.matmul(weights_.output(), normed_.data(), s.hidden, piece, logits_.data() + done * s.vocabulary,
+                    s.vocabulary, scratch_.data());
   }
 }
 

@@ -41,9 +41,9 @@ struct Segment {
   bool wants_logits = false;  // of the last token
 };
 
-/// Runs steps of a Llama model over paged KV. One object per rank, one thread. The logits of a token depend on
-/// the model and the tokens before it only, bit for bit: not on how the prompt was cut into steps and waves,
-/// nor on what else is in the batch, nor on how many ranks share the feed-forward.
+/// Runs steps of a Llama model over paged KV. One object per rank, one thread. The logits of a token depend
+/// on the model and the tokens before it only, bit for bit: not on how the prompt was cut into steps and
+/// waves, nor on what else is in the batch, nor on how many ranks share the feed-forward.
 class Forward {
  public:
   Forward(const LlamaWeights& weights, const Kernels& kernels, const KvArena& arena, FfnExchange& exchange);

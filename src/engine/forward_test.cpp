@@ -114,9 +114,9 @@ TEST_P(ForwardTest, EmbeddingRowsEqualTheTokensTheyStandFor) {
   std::vector<float> rows(100 * s.hidden);
   const Matrix& table = model->weights().token_embedding();
   for (std::size_t i = 0; i < 100; ++i) {
-    (*best_kernels())->dequantize(table.type,
-                                  table.data + static_cast<std::size_t>(prompt[60 + i]) * table.stride_bytes,
-                                  rows.data() + i * s.hidden, s.hidden);
+    (*best_kernels())
+        ->dequantize(table.type, table.data + static_cast<std::size_t>(prompt[60 + i]) * table.stride_bytes,
+                     rows.data() + i * s.hidden, s.hidden);
   }
   auto masked = prompt;
   std::fill_n(masked.begin() + 60, 100, 0);

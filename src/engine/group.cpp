@@ -120,12 +120,13 @@ base::Result<Group> Group::join(const std::string& path, std::uint32_t rank, con
   const GroupShape& made = group.header_->shape;
   if (made.ranks != shape.ranks || made.experts != shape.experts || made.hidden != shape.hidden ||
       group.segment_.size() != Layout::total(shape)) {
-    return base::fail(base::Code::kInvalidArgument,
-                      fmt::format("rank {} has {} ranks, {} experts, hidden {}; rank 0 made {} for {}, {}, {}: "
-                                  "all ranks must run one configuration and model",
-                                  rank, shape.ranks, shape.experts, shape.hidden, path, made.ranks,
-                                  made.experts, made.hidden),
-                      "engine");
+    return base::fail(
+        base::Code::kInvalidArgument,
+        fmt::format("rank {} has {} ranks, {} experts, hidden {}; rank 0 made {} for {}, {}, {}: "
+                    "all ranks must run one configuration and model",
+                    rank, shape.ranks, shape.experts, shape.hidden, path, made.ranks, made.experts,
+                    made.hidden),
+        "engine");
   }
   group.inputs_ = reinterpret_cast<float*>(group.segment_.data() + Layout::inputs(shape));
   group.outputs_ = reinterpret_cast<float*>(group.segment_.data() + Layout::outputs(shape));

@@ -20,8 +20,8 @@ struct GroupShape {
   std::uint32_t hidden = 0;
 };
 
-/// The collectives of one DP group over shared memory: ranks are processes. Waits spin briefly, then park on a
-/// futex, because two cores may carry a dozen ranks. A rank that dies breaks the group: every wait of its
+/// The collectives of one DP group over shared memory: ranks are processes. Waits spin briefly, then park on
+/// a futex, because two cores may carry a dozen ranks. A rank that dies breaks the group: every wait of its
 /// peers ends with kUnavailable, and the supervisor starts the group anew.
 class Group {
  public:

@@ -23,7 +23,8 @@ class GroupTest : public testing::Test {
   void TearDown() override { ipc::Segment::remove(path_); }
 
   /// Runs `body` as every rank in a process of its own; the exit codes.
-  std::vector<pid_t> spawn(std::uint32_t ranks, const std::function<int(Group&)>& body, GroupShape shape = {}) {
+  std::vector<pid_t> spawn(std::uint32_t ranks, const std::function<int(Group&)>& body,
+                           GroupShape shape = {}) {
     shape.ranks = ranks;
     shape.experts = 4;
     shape.hidden = 32;
@@ -73,7 +74,8 @@ TEST_F(GroupTest, WhatIsWrittenBeforeABarrierIsReadAfterIt) {
   const auto children = spawn(3, [](Group& group) {
     for (int step = 0; step < 300; ++step) {
       float* mine = group.inputs() + group.rank() * 32;
-      for (int i = 0; i < 32; ++i) mine[i] = static_cast<float>(step * 100) + static_cast<float>(group.rank());
+      for (int i = 0; i < 32; ++i)
+        mine[i] = static_cast<float>(step * 100) + static_cast<float>(group.rank());
       if (!group.barrier()) return 1;
       for (std::uint32_t r = 0; r < 3; ++r)
         for (std::uint32_t i = 0; i < 32; ++i)

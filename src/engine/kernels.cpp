@@ -16,11 +16,16 @@ std::size_t block_elements(WeightType type) {
 
 std::size_t row_bytes(WeightType type, std::size_t elements) {
   switch (type) {
-    case WeightType::kF32: return elements * 4;
-    case WeightType::kF16: return elements * 2;
-    case WeightType::kQ8_0: return elements / 32 * 34;
-    case WeightType::kQ4_0: return elements / 32 * 18;
-    case WeightType::kQ4_1: return elements / 32 * 20;
+    case WeightType::kF32:
+      return elements * 4;
+    case WeightType::kF16:
+      return elements * 2;
+    case WeightType::kQ8_0:
+      return elements / 32 * 34;
+    case WeightType::kQ4_0:
+      return elements / 32 * 18;
+    case WeightType::kQ4_1:
+      return elements / 32 * 20;
   }
   TRIMTAB_CHECK(false, "an unknown weight type");
 }

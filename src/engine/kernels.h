@@ -33,8 +33,8 @@ struct Matrix {
   }
 };
 
-/// The instruction sets that the kernels are compiled for. The bits of every result are the same: both work on
-/// 16 logical lanes with explicit fused multiply-adds and one reduction tree.
+/// The instruction sets that the kernels are compiled for. The bits of every result are the same: both work
+/// on 16 logical lanes with explicit fused multiply-adds and one reduction tree.
 enum class Isa : std::uint8_t { kAvx2, kAvx512 };
 
 /// Tokens of a block and elements of a head that `Kernels::attend` is written for.
@@ -50,18 +50,23 @@ struct alignas(64) AttentionState {
   bool empty = true;
 };
 
+/// How keys and values are kept: f16, or f32 for the path without any rounding but the arithmetic's own.
+enum class KvFormat : std::uint8_t { kF16, kF32 };
+constexpr std::size_t element_bytes(KvFormat format) { return format == KvFormat::kF16 ? 2 : 4; }
+
 /// One block of keys and values for queries that share the KV head.
 struct AttendBlock {
-  const std::uint16_t* keys = nullptr;    // f16 [64 elements][128 tokens]
-  const std::uint16_t* values = nullptr;  // f16 [128 tokens][64 elements]
+  KvFormat format = KvFormat::kF16;
+  const std::byte* keys = nullptr;        // [64 elements][128 tokens]
+  const std::byte* values = nullptr;      // [128 tokens][64 elements]
   const float* queries = nullptr;         // f32 [count][64], already scaled by 1/sqrt(64)
   const std::uint8_t* visible = nullptr;  // [count]: each query sees tokens [0, visible) of the block, 1..128
   AttentionState* states = nullptr;       // [count]
   std::size_t count = 0;
 };
 
-/// The inner loops. Every output element is one dot product with one fixed order, whatever the other arguments
-/// of the call: bits do not depend on the batch, the chunk or the rank.
+/// The inner loops. Every output element is one dot product with one fixed order, whatever the other
+/// arguments of the call: bits do not depend on the batch, the chunk or the rank.
 struct Kernels {
   Isa isa = Isa::kAvx2;
   /// y[i][j] = sum_k x[i][k] * W[j][k] for i < m, j < W.rows; ldx, ldy in elements. `scratch` holds at least

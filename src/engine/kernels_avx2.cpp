@@ -9,9 +9,8 @@
 namespace trimtab::engine {
 
 namespace {
-#include "engine/lanes_avx2.inc"
-
 #include "engine/kernels_body.inc"
+#include "engine/lanes_avx2.inc"
 }  // namespace
 
 extern const Kernels kAvx2Kernels;

@@ -9,9 +9,8 @@
 namespace trimtab::engine {
 
 namespace {
-#include "engine/lanes_avx512.inc"
-
 #include "engine/kernels_body.inc"
+#include "engine/lanes_avx512.inc"
 }  // namespace
 
 extern const Kernels kAvx512Kernels;

@@ -73,7 +73,8 @@ TEST_P(KernelsTest, DequantizesLikeTheFileReader) {
     k_->dequantize(type, w.bytes.data(), got.data(), 256);
     for (std::size_t i = 0; i < 256; ++i) {
       // Q4_1 is one fused multiply-add here and two roundings there.
-      EXPECT_NEAR(got[i], expected[i], std::abs(expected[i]) * 1e-6 + 1e-7) << "type " << int(type) << " at " << i;
+      EXPECT_NEAR(got[i], expected[i], std::abs(expected[i]) * 1e-6 + 1e-7)
+          << "type " << int(type) << " at " << i;
     }
   }
 }
@@ -117,7 +118,8 @@ TEST_P(KernelsTest, SlicesAreWindowsOfTheMatrix) {
   std::copy(x.begin(), x.end(), padded.begin() + 96);
   std::vector<float> whole(20), part(5);
   k_->matmul(w.matrix, padded.data(), 192, 1, whole.data(), 20, scratch.data());
-  k_->matmul(w.matrix.row_slice(8, 13).column_slice(96, 160), x.data(), 64, 1, part.data(), 5, scratch.data());
+  k_->matmul(w.matrix.row_slice(8, 13).column_slice(96, 160), x.data(), 64, 1, part.data(), 5,
+             scratch.data());
   for (std::size_t i = 0; i < 5; ++i) EXPECT_EQ(part[i], whole[8 + i]);
 }
 
@@ -158,6 +160,16 @@ struct Cache {
   double value(std::size_t token, std::size_t d) const {
     return gguf::half_to_float(values[token / 128 * 8192 + token % 128 * 64 + d]);
   }
+  AttendBlock block(std::size_t b, const float* queries, const std::uint8_t* visible, AttentionState* states,
+                    std::size_t count) const {
+    return {KvFormat::kF16,
+            reinterpret_cast<const std::byte*>(&keys[b * 8192]),
+            reinterpret_cast<const std::byte*>(&values[b * 8192]),
+            queries,
+            visible,
+            states,
+            count};
+  }
   std::vector<std::uint16_t> keys, values;
 };
 
@@ -172,14 +184,15 @@ TEST_P(KernelsTest, AttentionIsSoftmaxOverWhatIsVisible) {
     std::vector<std::uint8_t> visible(count);
     for (std::size_t i = 0; i < count; ++i)
       visible[i] = static_cast<std::uint8_t>(std::min<std::size_t>(128, last[i] - b * 128));
-    k_->attend({&cache.keys[b * 8192], &cache.values[b * 8192], queries.data(), visible.data(), states.data(), count});
+    k_->attend(cache.block(b, queries.data(), visible.data(), states.data(), count));
   }
   for (std::size_t i = 0; i < count; ++i) {
     std::vector<double> weight(last[i]);
     double sum = 0;
     for (std::size_t t = 0; t < last[i]; ++t) {
       double score = 0;
-      for (std::size_t d = 0; d < 64; ++d) score += static_cast<double>(queries[i * 64 + d]) * cache.key(t, d);
+      for (std::size_t d = 0; d < 64; ++d)
+        score += static_cast<double>(queries[i * 64 + d]) * cache.key(t, d);
       sum += weight[t] = std::exp(score);
     }
     float out[64];
@@ -197,14 +210,14 @@ TEST_P(KernelsTest, AttentionBitsDoNotDependOnTheNeighbours) {
   const auto queries = noise(9 * 64, prng_);
   std::vector<std::uint8_t> visible = {1, 128, 17, 90, 5, 64, 127, 33, 2};
   std::vector<AttentionState> together(9);
-  k_->attend({cache.keys.data(), cache.values.data(), queries.data(), visible.data(), together.data(), 9});
+  k_->attend(cache.block(0, queries.data(), visible.data(), together.data(), 9));
   for (std::size_t i = 0; i < 9; ++i) {
     // Alone, and with everything out of sight poisoned: f16 NaN.
     Cache poisoned = cache;
     for (std::size_t t = visible[i]; t < 128; ++t)
       for (std::size_t d = 0; d < 64; ++d) poisoned.keys[d * 128 + t] = poisoned.values[t * 64 + d] = 0xFFFF;
     AttentionState alone;
-    k_->attend({poisoned.keys.data(), poisoned.values.data(), &queries[i * 64], &visible[i], &alone, 1});
+    k_->attend(poisoned.block(0, &queries[i * 64], &visible[i], &alone, 1));
     EXPECT_EQ(std::memcmp(alone.acc, together[i].acc, sizeof alone.acc), 0) << i;
     EXPECT_EQ(alone.max, together[i].max);
     EXPECT_EQ(alone.sum, together[i].sum);

@@ -79,8 +79,8 @@ TEST(Leak, NoBlockStaysWhereverAClientVanishes) {
   while (!lives.empty()) abort(lives.begin()->first);
   EXPECT_GT(aborted, 290U);
   EXPECT_GT(finished, 20U) << "too few were decoding when they were dropped";
-  for (const auto& place : {RankHarness::prefill(0), RankHarness::prefill(1), RankHarness::decode(0),
-                            RankHarness::decode(1)}) {
+  for (const auto& place :
+       {RankHarness::prefill(0), RankHarness::prefill(1), RankHarness::decode(0), RankHarness::decode(1)}) {
     // Blocks on their way to the pool are given back a moment later.
     std::uint32_t free = 0;
     for (int tries = 0; tries < 100 && free != harness.hello(place).blocks_total; ++tries) {

@@ -12,12 +12,18 @@ using base::Code;
 
 std::optional<WeightType> weight_type(gguf::TensorType type) {
   switch (type) {
-    case gguf::TensorType::kF32: return WeightType::kF32;
-    case gguf::TensorType::kF16: return WeightType::kF16;
-    case gguf::TensorType::kQ8_0: return WeightType::kQ8_0;
-    case gguf::TensorType::kQ4_0: return WeightType::kQ4_0;
-    case gguf::TensorType::kQ4_1: return WeightType::kQ4_1;
-    default: return std::nullopt;
+    case gguf::TensorType::kF32:
+      return WeightType::kF32;
+    case gguf::TensorType::kF16:
+      return WeightType::kF16;
+    case gguf::TensorType::kQ8_0:
+      return WeightType::kQ8_0;
+    case gguf::TensorType::kQ4_0:
+      return WeightType::kQ4_0;
+    case gguf::TensorType::kQ4_1:
+      return WeightType::kQ4_1;
+    default:
+      return std::nullopt;
   }
 }
 
@@ -99,8 +105,7 @@ base::Status LlamaWeights::read_layers() {
   const LlamaShape& s = shape_;
   TRIMTAB_TRY(matrix("token_embd.weight", s.vocabulary, s.hidden, token_embedding_));
   output_ = token_embedding_;
-  if (file_.tensor("output.weight"))
-    TRIMTAB_TRY(matrix("output.weight", s.vocabulary, s.hidden, output_));
+  if (file_.tensor("output.weight")) TRIMTAB_TRY(matrix("output.weight", s.vocabulary, s.hidden, output_));
   TRIMTAB_TRY(vector("output_norm.weight", s.hidden, output_norm_));
   layers_.resize(s.layers);
   for (std::size_t i = 0; i < s.layers; ++i) {
@@ -145,8 +150,8 @@ base::Status LlamaWeights::vector(const std::string& name, std::size_t size, con
   Matrix row;
   TRIMTAB_TRY(matrix(name, 1, size, row));
   if (row.type != WeightType::kF32) {
-    return base::fail(Code::kUnsupported,
-                      fmt::format("{}: norm {} is not stored as F32", file_.path(), name), "engine");
+    return base::fail(Code::kUnsupported, fmt::format("{}: norm {} is not stored as F32", file_.path(), name),
+                      "engine");
   }
   out = reinterpret_cast<const float*>(row.data);
   return {};

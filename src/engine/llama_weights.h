@@ -19,9 +19,9 @@ struct LlamaShape {
 
   std::size_t query_width() const { return heads * kHeadElements; }
   std::size_t kv_width() const { return kv_heads * kHeadElements; }
-  /// Bytes of one KV block: keys and values of 128 tokens in f16, all layers.
-  std::size_t kv_block_bytes() const {
-    return layers * kv_heads * 2 * kHeadElements * kAttentionBlock * sizeof(std::uint16_t);
+  /// Bytes of one KV block: keys and values of 128 tokens, all layers.
+  std::size_t kv_block_bytes(KvFormat format = KvFormat::kF16) const {
+    return layers * kv_heads * 2 * kHeadElements * kAttentionBlock * element_bytes(format);
   }
 };
 

@@ -6,7 +6,8 @@
 namespace trimtab::engine {
 
 base::Result<std::unique_ptr<LocalModel>> LocalModel::open(const std::string& path, std::uint32_t ffn_experts,
-                                                           std::uint32_t blocks, const Kernels* kernels) {
+                                                           std::uint32_t blocks, const Kernels* kernels,
+                                                           KvFormat format) {
   if (kernels == nullptr) {
     auto best = best_kernels();
     if (!best) return tl::unexpected(best.error());
@@ -17,7 +18,7 @@ base::Result<std::unique_ptr<LocalModel>> LocalModel::open(const std::string& pa
   auto partition = ExpertPartition::make(weights->shape().ffn, ffn_experts);
   if (!partition) return tl::unexpected(partition.error());
   std::unique_ptr<LocalModel> model(new LocalModel(std::move(*weights)));
-  auto arena = KvArena::create_private(model->shape(), blocks);
+  auto arena = KvArena::create_private(model->shape(), blocks, format);
   if (!arena) return tl::unexpected(arena.error());
   model->arena_ = std::move(*arena);
   model->runner_ = std::make_unique<ExpertRunner>(*kernels, model->shape(), *partition);

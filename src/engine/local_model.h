@@ -13,10 +13,11 @@ namespace trimtab::engine {
 /// The model in one process, without ranks or requests: for calibration, tools and proofs.
 class LocalModel {
  public:
-  /// Room for `blocks` KV blocks. `isa` picks the kernels; by default the machine's best.
+  /// Room for `blocks` KV blocks. Without `kernels`, the machine's best.
   static base::Result<std::unique_ptr<LocalModel>> open(const std::string& path, std::uint32_t ffn_experts,
                                                         std::uint32_t blocks,
-                                                        const Kernels* kernels = nullptr);
+                                                        const Kernels* kernels = nullptr,
+                                                        KvFormat format = KvFormat::kF16);
 
   base::Status step(std::span<const Segment> segments);
   /// The logits of the last token, the prompt computed in steps of `chunk` tokens into the first blocks.

@@ -64,10 +64,10 @@ base::Result<std::vector<std::int32_t>> read_tokens(const std::string& path) {
 
 base::Status check_tokens(const std::vector<std::int32_t>& tokens, const LlamaShape& shape) {
   if (static_cast<std::int64_t>(tokens.size()) > shape.context_tokens) {
-    return base::fail(Code::kInvalidArgument,
-                      fmt::format("{} tokens; the model's context holds {}", tokens.size(),
-                                  shape.context_tokens),
-                      "logits");
+    return base::fail(
+        Code::kInvalidArgument,
+        fmt::format("{} tokens; the model's context holds {}", tokens.size(), shape.context_tokens),
+        "logits");
   }
   for (const std::int32_t token : tokens) {
     if (token < 0 || static_cast<std::size_t>(token) >= shape.vocabulary) {
@@ -123,7 +123,8 @@ base::Status run(const LogitsOptions& options) {
   if (options.chunk_tokens == 0)
     return base::fail(Code::kInvalidArgument, "a chunk of 0 tokens never ends", "logits");
   const auto blocks = kv::blocks_for(static_cast<std::int64_t>(tokens->size()));
-  auto model = LocalModel::open(options.model_path, options.ffn_experts, blocks);
+  auto model = LocalModel::open(options.model_path, options.ffn_experts, blocks, nullptr,
+                                options.f32_cache ? KvFormat::kF32 : KvFormat::kF16);
   if (!model) return tl::unexpected(model.error());
   TRIMTAB_TRY(check_tokens(*tokens, (*model)->shape()));
   std::ofstream out;

@@ -59,16 +59,18 @@ std::optional<std::string> PrefillRank::fault_of(const wire::PrefillStart& messa
   const auto size = static_cast<std::int64_t>(message.tokens.size());
   if (size == 0) return "an empty prompt";
   if (size >= config_.context_tokens)
-    return fmt::format("a prompt of {} tokens leaves no room in a context of {}", size, config_.context_tokens);
+    return fmt::format("a prompt of {} tokens leaves no room in a context of {}", size,
+                       config_.context_tokens);
   for (const std::int32_t token : message.tokens) {
     if (token < 0 || static_cast<std::size_t>(token) >= shape_.vocabulary)
       return fmt::format("token {} is not in the vocabulary of {}", token, shape_.vocabulary);
   }
   if (message.hit_tokens % kAttentionBlock != 0 || message.hit_tokens >= size ||
       message.hit_tokens / kAttentionBlock > message.keys.size()) {
-    return fmt::format("a hit of {} tokens in a prompt of {} with {} keys: whole blocks with keys, and less "
-                       "than the prompt",
-                       message.hit_tokens, size, message.keys.size());
+    return fmt::format(
+        "a hit of {} tokens in a prompt of {} with {} keys: whole blocks with keys, and less "
+        "than the prompt",
+        message.hit_tokens, size, message.keys.size());
   }
   std::int64_t free_from = 0;
   for (const model::ImageSpan& image : message.images) {
@@ -210,8 +212,8 @@ std::span<const Segment> PrefillRank::plan(base::Nanos budget) {
     segment.start = chunk.computed.value;
     segment.blocks = tables_.blocks(chunk.id);
     segment.embeddings = request.embeddings;
-    segment.wants_logits = chunk.computed.value + chunk.tokens.value ==
-                           static_cast<std::int64_t>(request.start.tokens.size());
+    segment.wants_logits =
+        chunk.computed.value + chunk.tokens.value == static_cast<std::int64_t>(request.start.tokens.size());
   }
   return segments_;
 }
@@ -238,8 +240,8 @@ void PrefillRank::finish_step(const Forward& forward) {
 
 void PrefillRank::store_new_blocks(Request& request, std::int64_t before) {
   const auto first = static_cast<std::size_t>(before / model::kBlockTokens);
-  const auto last = std::min(static_cast<std::size_t>(request.computed / model::kBlockTokens),
-                             request.start.keys.size());
+  const auto last =
+      std::min(static_cast<std::size_t>(request.computed / model::kBlockTokens), request.start.keys.size());
   if (first >= last) return;
   const auto& keys = request.start.keys;
   const auto blocks = tables_.blocks(request.start.id).subspan(first, last - first);
@@ -264,6 +266,7 @@ void PrefillRank::complete(Request& request, std::span<const float> logits) {
     request.done.finish = model::FinishReason::kStop;
     return finish(start.id);
   }
+  if (start.hand_over == 0) return finish(start.id);
   if (request.target) hand_over(request);
 }
 
@@ -299,7 +302,8 @@ void PrefillRank::on_moved(MoveDone done) {
       request.done.stored_blocks -= static_cast<std::uint32_t>(done.job.blocks.size()) - done.moved;
     } else if (done.job.kind == MoveJob::Kind::kHandOver) {
       // A target that is gone is the control's to know and to mend: it sees that nothing was handed over.
-      if (!done.status) spdlog::warn("request {}: {}", done.job.id.value, base::to_string(done.status.error()));
+      if (!done.status)
+        spdlog::warn("request {}: {}", done.job.id.value, base::to_string(done.status.error()));
       request.done.handed_blocks = done.status ? done.moved : 0;
       finish(done.job.id);
     } else {
@@ -376,10 +380,11 @@ void PrefillRank::report_step() {
   for (const auto& [id, request] : requests_) {
     if (request.ending || (request.stage != Stage::kQueued && request.stage != Stage::kFetching)) continue;
     ++report.waiting;
-    report.waiting_ns += scheduler_.cost()
-                             .request(base::TokenCount{request.start.hit_tokens},
-                                      base::TokenCount{static_cast<std::int64_t>(request.start.tokens.size())})
-                             .value;
+    report.waiting_ns +=
+        scheduler_.cost()
+            .request(base::TokenCount{request.start.hit_tokens},
+                     base::TokenCount{static_cast<std::int64_t>(request.start.tokens.size())})
+            .value;
   }
   report.blocks_free = tables_.allocator().free();
   outbox_.send(report);

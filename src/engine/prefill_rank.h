@@ -45,15 +45,16 @@ class PrefillRank final : public RankRole {
   };
   struct Request {
     wire::PrefillStart start;
-    std::uint64_t stay = 0;  // tells it from an earlier stay of the same id, whose stores may still be under way
+    std::uint64_t stay =
+        0;  // tells it from an earlier stay of the same id, whose stores may still be under way
     Stage stage = Stage::kQueued;
     std::vector<Image> images;              // by position
     std::vector<EmbeddingRows> embeddings;  // views of the images' rows
     std::optional<wire::DecodeTarget> target;
     wire::PrefillDone done;
-    std::int64_t computed = 0;    // tokens whose KV is in the blocks
-    std::uint32_t jobs = 0;       // of the mover, under way
-    bool ending = false;          // aborted or failed: freed when the last job is back
+    std::int64_t computed = 0;                   // tokens whose KV is in the blocks
+    std::uint32_t jobs = 0;                      // of the mover, under way
+    bool ending = false;                         // aborted or failed: freed when the last job is back
     std::optional<wire::RequestFailed> failure;  // said then; otherwise Released
   };
 

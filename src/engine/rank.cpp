@@ -117,8 +117,7 @@ base::Status Rank::start() {
 base::Status Rank::make_arena() {
   // The process id makes every incarnation's memory its own: a hand-over that was meant for a rank that died
   // never lands in its successor's blocks.
-  const std::string name =
-      fmt::format("kv-{}{}-{}.", prefill() ? 'p' : 'd', options_.engine, options_.rank);
+  const std::string name = fmt::format("kv-{}{}-{}.", prefill() ? 'p' : 'd', options_.engine, options_.rank);
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(options_.shm_dir, error)) {
     if (entry.path().filename().string().starts_with(name)) ipc::Segment::remove(entry.path().string());
@@ -176,8 +175,8 @@ base::Status Rank::dial_control() {
     policy::CostModel cost(options_.profile.cost, options_.config.prefill.quota_scope);
     role_ = std::make_unique<PrefillRank>(config, std::move(cost), shape, arena_, *mover_, *outbox_);
   } else {
-    role_ = std::make_unique<DecodeRank>(DecodeRankConfig{context, checksums}, shape, arena_, *mover_,
-                                         *outbox_);
+    role_ =
+        std::make_unique<DecodeRank>(DecodeRankConfig{context, checksums}, shape, arena_, *mover_, *outbox_);
   }
   spdlog::info("ready: {} KV blocks, {} ranks, {}", arena_.blocks(), ranks(),
                runner_->kernels().isa == Isa::kAvx512 ? "AVX-512" : "AVX2");
@@ -219,7 +218,8 @@ base::Status Rank::take_events() {
     } else if (auto* lost = std::get_if<ControlLost>(&event)) {
       stopping_ = true;
       loss_ = base::fail(Code::kUnavailable, "the control process is gone: " + lost->reason, "engine");
-    } else if (const auto& frame = std::get<ipc::Frame>(event); wire::type_of(frame) == wire::Type::kShutdown) {
+    } else if (const auto& frame = std::get<ipc::Frame>(event);
+               wire::type_of(frame) == wire::Type::kShutdown) {
       stopping_ = true;
     } else {
       TRIMTAB_TRY(role_->on_frame(frame));

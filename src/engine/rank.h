@@ -21,8 +21,8 @@ struct RankOptions {
 };
 
 /// Joins its group, dials the control process, serves until Shutdown, SIGTERM or the loss of a peer or of the
-/// control process. Returns an exit code: 0 after Shutdown or SIGTERM (its own or a peer's), 1 otherwise, with
-/// one line on standard error.
+/// control process. Returns an exit code: 0 after Shutdown or SIGTERM (its own or a peer's), 1 otherwise,
+/// with one line on standard error.
 int run_rank(const RankOptions& options);
 
 }  // namespace trimtab::engine

@@ -61,13 +61,16 @@ class RankHarness {
   }
   template <class M>
   std::optional<M> wait_for(Place from, model::RequestId id, double seconds = 30) {
-    return wait<M>(from, [id](const M& message) { return message.id == id; }, seconds);
+    return wait<M>(
+        from, [id](const M& message) { return message.id == id; }, seconds);
   }
   /// Everything of type M that came so far.
   template <class M>
   std::vector<M> all(Place from) {
     std::vector<M> messages;
-    while (auto message = wait<M>(from, [](const M&) { return true; }, 0)) messages.push_back(*message);
+    while (auto message = wait<M>(
+               from, [](const M&) { return true; }, 0))
+      messages.push_back(*message);
     return messages;
   }
 
@@ -120,8 +123,7 @@ class RankHarness {
       for (; next < peer.inbox.size(); ++next) {
         const Take taken = take(peer.inbox[next]);
         if (taken == Take::kNo) continue;
-        if (taken == Take::kWhole)
-          peer.inbox.erase(peer.inbox.begin() + static_cast<std::ptrdiff_t>(next));
+        if (taken == Take::kWhole) peer.inbox.erase(peer.inbox.begin() + static_cast<std::ptrdiff_t>(next));
         return true;
       }
       if (!receive_some(end - now()) && now() >= end) return false;

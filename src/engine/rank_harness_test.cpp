@@ -53,7 +53,8 @@ RankHarness::~RankHarness() {
 bool RankHarness::receive_some(double seconds) {
   std::vector<pollfd> items;
   for (const auto& [place, peer] : peers_) items.push_back({peer.channel->fd(), POLLIN, 0});
-  if (poll(items.data(), items.size(), seconds > 0 ? static_cast<int>(seconds * 1e3) + 1 : 0) <= 0) return false;
+  if (poll(items.data(), items.size(), seconds > 0 ? static_cast<int>(seconds * 1e3) + 1 : 0) <= 0)
+    return false;
   bool some = false;
   for (auto& [place, peer] : peers_) {
     while (true) {
@@ -177,11 +178,10 @@ bool RankHarness::reserve(model::RequestId id, const Ask& ask) {
   send(decode(ask.decode_rank), wire::DecodeReserve{id, static_cast<std::uint32_t>(tokens)});
   auto reserved = wait_for<wire::Reserved>(decode(ask.decode_rank), id);
   if (!reserved || reserved->blocks.empty()) return false;
-  send(prefill(ask.prefill_rank),
-       wire::DecodeTarget{id,
-                          {model::EngineId{0}, ask.decode_rank},
-                          hello(decode(ask.decode_rank)).segment,
-                          reserved->blocks});
+  send(prefill(ask.prefill_rank), wire::DecodeTarget{id,
+                                                     {model::EngineId{0}, ask.decode_rank},
+                                                     hello(decode(ask.decode_rank)).segment,
+                                                     reserved->blocks});
   return true;
 }
 

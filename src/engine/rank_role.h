@@ -21,7 +21,8 @@ class Outbox {
   }
 };
 
-/// What a rank does between and with the group's steps; prefill and decode differ in nothing else. One thread:
+/// What a rank does between and with the group's steps; prefill and decode differ in nothing else. One
+/// thread:
 ///
 ///   events -> propose() -> all-reduce over the group -> plan(budget) -> the group's step -> finish_step()
 class RankRole {

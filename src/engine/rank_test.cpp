@@ -151,7 +151,8 @@ TEST_F(RankTest, HitsGiveTheSameBitsAlsoAfterARestart) {
     second.tokens.insert(second.tokens.end(), more.begin(), more.end());
     auto client = kv_pool::PoolClient::connect(harness.kv_socket(), base::Nanos{5'000'000'000});
     ASSERT_TRUE(client);
-    for (int tries = 0; tries < 500 && client->match(harness.keys(second))->blocks < 2; ++tries) usleep(10'000);
+    for (int tries = 0; tries < 500 && client->match(harness.keys(second))->blocks < 2; ++tries)
+      usleep(10'000);
     EXPECT_EQ(client->match(harness.keys(second))->blocks, 2U) << "one block made by prefill, one by decode";
     ASSERT_TRUE(client->flush());
     EXPECT_THAT(harness.stop(), Each(0));
@@ -218,7 +219,8 @@ TEST_F(RankTest, ARequestThatYieldsGoesOnWithTheSameTokens) {
   rest.output_limit = young.output_limit - static_cast<std::uint32_t>(drawn.size());
   const auto answer = harness.run(RequestId{2}, rest);
   EXPECT_EQ(answer.failure, "");
-  EXPECT_EQ(answer.prefill.hit_tokens, rest.hit_blocks * 128) << "its full blocks were stored before it yielded";
+  EXPECT_EQ(answer.prefill.hit_tokens, rest.hit_blocks * 128)
+      << "its full blocks were stored before it yielded";
   drawn.insert(drawn.end(), answer.tokens.begin(), answer.tokens.end());
   EXPECT_EQ(drawn, reference(young).tokens);
   expect_nothing_left(harness, RankHarness::decode(0));
@@ -242,9 +244,10 @@ TEST_F(RankTest, ImagesWaitForTheirRowsAndLetOthersPass) {
   std::vector<float> rows(60 * hidden);
   const Matrix& table = model_->weights().token_embedding();
   for (std::size_t i = 0; i < 60; ++i) {
-    (*best_kernels())->dequantize(
-        table.type, table.data + static_cast<std::size_t>(inlined.tokens[100 + i]) * table.stride_bytes,
-        rows.data() + i * hidden, hidden);
+    (*best_kernels())
+        ->dequantize(table.type,
+                     table.data + static_cast<std::size_t>(inlined.tokens[100 + i]) * table.stride_bytes,
+                     rows.data() + i * hidden, hidden);
   }
   const std::string path = harness.shm() + "/emb-1-0-0";
   auto segment = ipc::Segment::create(path, rows.size() * sizeof(float));
@@ -267,7 +270,8 @@ TEST_F(RankTest, WhatCannotRunIsSaidAndHoldsNothing) {
   const auto refused = [&](RankHarness::Ask ask) {
     harness.start_prefill(RequestId{7}, ask);
     auto failed = harness.wait_for<wire::RequestFailed>(RankHarness::prefill(0), RequestId{7});
-    return failed ? std::pair{failed->code, failed->message} : std::pair{base::Code::kInternal, std::string()};
+    return failed ? std::pair{failed->code, failed->message}
+                  : std::pair{base::Code::kInternal, std::string()};
   };
   RankHarness::Ask ask;
   EXPECT_EQ(refused(ask).first, base::Code::kInvalidArgument);

@@ -134,7 +134,8 @@ struct TinyGguf {
     }
     const std::uint16_t step = half(format == kQ8_0 ? 7 : 3);
     put(step);
-    // The offset puts zero near the middle of the 16 steps: minus eight steps is the same mantissa, exponent + 3.
+    // The offset puts zero near the middle of the 16 steps: minus eight steps is the same mantissa, exponent
+    // + 3.
     if (format == kQ4_1) put(static_cast<std::uint16_t>((step + (3 << 10)) | 0x8000));
     for (int i = 0; i < (format == kQ8_0 ? 32 : 16); ++i) put(static_cast<std::uint8_t>(prng.below(256)));
   }

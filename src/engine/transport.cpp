@@ -12,10 +12,10 @@ base::Status SharedMemoryTransport::copy(const KvArena& arena, std::uint32_t fro
   if (found == targets_.end() || found->second.path() != segment) {
     auto opened = KvArena::open(segment, shape_);
     if (!opened) {
-      return base::fail(base::Code::kUnavailable,
-                        fmt::format("decode rank {} is gone: {}", model::to_string(target),
-                                    opened.error().message),
-                        "engine");
+      return base::fail(
+          base::Code::kUnavailable,
+          fmt::format("decode rank {} is gone: {}", model::to_string(target), opened.error().message),
+          "engine");
     }
     found = targets_.insert_or_assign(target, std::move(*opened)).first;
   }
