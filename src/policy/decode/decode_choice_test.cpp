@@ -168,6 +168,40 @@ TEST_P(DecodeChoice, EveryStateOfTwoGroupsOfTwoRanks) {
     }
 }
 
+/// Lengths at which a rank comes to lie exactly on the line, or one token beside it: kv + t = Z(t), solved
+/// for t.
+std::vector<std::int64_t> lengths_at_the_line(std::string_view policy, const State& state) {
+  double kv = 0, running = 0;
+  for (std::size_t rank = 0; rank < state.ranks.size(); ++rank) {
+    kv += static_cast<double>(state.kv(rank));
+    running += static_cast<double>(state.running(rank));
+  }
+  const auto n = static_cast<double>(state.ranks.size());
+  const double factor = policy == "dualpath" ? 1.05 : 1.0;
+  const double slack = policy == "dualpath" || running == 0 ? 0 : 2.4 * kv / running;
+  std::vector<std::int64_t> lengths;
+  for (std::size_t rank = 0; rank < state.ranks.size(); ++rank) {
+    const double own = static_cast<double>(state.kv(rank));
+    const auto exact = static_cast<std::int64_t>((factor * kv / n + slack - own) / (1 - factor / n));
+    for (std::int64_t tokens = exact - 2; tokens <= exact + 2; ++tokens)
+      if (tokens > 0 && tokens + kHeadroom <= kCapacity.kv.value) lengths.push_back(tokens);
+  }
+  return lengths;
+}
+
+TEST_P(DecodeChoice, LengthsThatLieOnTheLineItself) {
+  const auto states = rank_states({100, 1'000, 2'700});
+  for (const auto& a : states)
+    for (const auto& b : states)
+      for (const auto& c : states) {
+        const State state{{a, b, c}, 3};
+        for (const std::int64_t tokens : lengths_at_the_line(GetParam(), state)) {
+          check(GetParam(), state, tokens);
+          if (HasFatalFailure()) return;
+        }
+      }
+}
+
 INSTANTIATE_TEST_SUITE_P(Policies, DecodeChoice,
                          ::testing::Values("waterline", "dualpath", "total_requests", "total_tokens"),
                          [](const auto& policy) { return std::string(policy.param); });

@@ -64,12 +64,12 @@ class Preemption : public ::testing::Test {
 
 TEST_F(Preemption, TheSmallestThatFreesEnoughYieldsAndTheOldestStays) {
   // 4 requests, 80 blocks in use of 80: three remain and want 128 tokens each.
-  auto full = placer({256, 3'840, 1'024, 5'120}, VictimRule::kBestFit);
+  auto full = placer({256, 3'840, 384, 5'760}, VictimRule::kBestFit);
   ASSERT_EQ(full->ledger().free_blocks(kRank), 0);
   const auto victim = full->choose_victim(kRank);
   ASSERT_TRUE(victim);
   EXPECT_EQ(victim->wanted, TokenCount{384});
-  EXPECT_EQ(victim->id, RequestId{3});  // 1,024 >= 384; request 1 is the oldest
+  EXPECT_EQ(victim->id, RequestId{3});  // exactly 384; request 1 is the oldest
   EXPECT_EQ(victim->others, 2);
 }
 
