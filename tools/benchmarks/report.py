@@ -23,7 +23,7 @@ def machine():
 
 
 def google_benchmark(executable, name_filter='.', trace=None):
-    """Runs a Google Benchmark program; returns {name: median of CPU ns per iteration} and {name: its counters}."""
+    """Runs a Google Benchmark program; returns {name: median ns per iteration} and {name: medians of its counters}."""
     path = BENCH_DIR / executable
     environment = dict(os.environ, TRIMTAB_TRACE=trace or '')
     out = subprocess.run([path, '--benchmark_format=json', f'--benchmark_filter={name_filter}', '--benchmark_repetitions=5',
@@ -33,7 +33,9 @@ def google_benchmark(executable, name_filter='.', trace=None):
         if run.get('run_type') == 'aggregate':
             continue
         scale = {'ns': 1, 'us': 1e3, 'ms': 1e6, 's': 1e9}[run['time_unit']]
-        times.setdefault(run['run_name'], []).append(run['cpu_time'] * scale)
+        # CPU time, unless the benchmark measures something else itself (then that is its real_time).
+        own = '/manual_time' in run['run_name'] or '/real_time' in run['run_name']
+        times.setdefault(run['run_name'], []).append(run['real_time' if own else 'cpu_time'] * scale)
         standard = {'cpu_time', 'real_time', 'iterations', 'threads', 'repetitions', 'repetition_index', 'family_index',
                     'per_family_instance_index'}
         for key, value in run.items():
@@ -41,6 +43,14 @@ def google_benchmark(executable, name_filter='.', trace=None):
                 counters.setdefault(run['run_name'], {}).setdefault(key, []).append(value)
     return ({name: statistics.median(values) for name, values in times.items()},
             {name: {key: statistics.median(values) for key, values in table.items()} for name, table in counters.items()})
+
+
+def pick(times, prefix):
+    """The figure whose name begins with `prefix`; a clear error when the program has none."""
+    for name, value in times.items():
+        if name.startswith(prefix):
+            return value
+    raise KeyError(f'no figure {prefix!r}; the program has {sorted(times)}')
 
 
 def figure(value):
