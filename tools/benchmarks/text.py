@@ -2,20 +2,23 @@
 import importlib.util
 import os
 import pathlib
-import sys
 import time
 
 from benchmarks.report import ROOT, google_benchmark, pick, result
 
 
 def peer_rate(text):
-    """Bytes per CPU-second of the tokenizers wheel with this model's vocabulary; None when it is not installed."""
-    if importlib.util.find_spec('tokenizers') is None or not os.environ.get('TRIMTAB_MODEL'):
+    """Bytes per CPU-second of the tokenizers wheel with this model's vocabulary; None when it or gguf is not installed."""
+    model = os.environ.get('TRIMTAB_MODEL')
+    if not model or any(importlib.util.find_spec(name) is None for name in ('tokenizers', 'gguf')):
         return None
-    sys.path.insert(0, str(ROOT / 'tests/python'))
-    from test_tokenizer import hugging_face_tokenizer
-    os.environ['TOKENIZERS_PARALLELISM'] = 'false'
-    peer = hugging_face_tokenizer(os.environ['TRIMTAB_MODEL'])
+    import gguf
+    import tokenizers
+    fields = gguf.GGUFReader(model).fields
+    tokens, merges = (fields[f'tokenizer.ggml.{name}'].contents() for name in ('tokens', 'merges'))
+    peer = tokenizers.Tokenizer(tokenizers.models.BPE({token: i for i, token in enumerate(tokens)}, [tuple(m.split(' ')) for m in merges]))
+    peer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([tokenizers.pre_tokenizers.Digits(individual_digits=True),
+                                                             tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)])
     peer.encode(text)
     started = time.process_time()
     for _ in range(5):
