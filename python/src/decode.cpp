@@ -29,12 +29,14 @@ class DecodePlacer {
   }
   void add_rank(std::uint32_t engine, std::uint32_t rank, std::int64_t kv_tokens, std::int64_t max_running) {
     const model::RankId id{model::EngineId{engine}, rank};
-    if (policy_->ledger().knows(id)) throw nb::value_error(("rank " + model::to_string(id) + " is known already").c_str());
+    if (policy_->ledger().knows(id))
+      throw nb::value_error(("rank " + model::to_string(id) + " is known already").c_str());
     policy_->add_rank(id, {TokenCount{kv_tokens}, max_running, 1'000});
   }
   /// Chooses and reserves: ((engine, rank) or None, reason).
-  std::pair<std::optional<std::pair<std::uint32_t, std::uint32_t>>, std::string> place(std::uint64_t id, std::int64_t tokens,
-                                                                                      std::int64_t now_ns) {
+  std::pair<std::optional<std::pair<std::uint32_t, std::uint32_t>>, std::string> place(std::uint64_t id,
+                                                                                       std::int64_t tokens,
+                                                                                       std::int64_t now_ns) {
     policy::DecodeRequest request;
     request.id = model::RequestId{id};
     request.tokens = TokenCount{tokens};
@@ -47,8 +49,12 @@ class DecodePlacer {
     }
     return {rank, policy::describe(decision)};
   }
-  void grew(std::uint64_t id, std::int64_t tokens, std::int64_t now_ns) { policy_->grew(model::RequestId{id}, tokens, Nanos{now_ns}); }
-  bool ended(std::uint64_t id, std::int64_t now_ns) { return policy_->ended(model::RequestId{id}, Nanos{now_ns}); }
+  void grew(std::uint64_t id, std::int64_t tokens, std::int64_t now_ns) {
+    policy_->grew(model::RequestId{id}, tokens, Nanos{now_ns});
+  }
+  bool ended(std::uint64_t id, std::int64_t now_ns) {
+    return policy_->ended(model::RequestId{id}, Nanos{now_ns});
+  }
 
  private:
   std::unique_ptr<policy::DecodePolicy> policy_;
@@ -57,13 +63,16 @@ class DecodePlacer {
 }  // namespace
 
 void bind_decode(nb::module_& m) {
-  nb::class_<DecodePlacer>(m, "DecodePlacer", "Chooses the decode rank of each request on both dimensions: running requests and KV.")
+  nb::class_<DecodePlacer>(
+      m, "DecodePlacer",
+      "Chooses the decode rank of each request on both dimensions: running requests and KV.")
       .def(nb::init<const std::string&, std::int64_t>(), "policy"_a = "waterline", "headroom_tokens"_a = 128)
       .def("add_rank", &DecodePlacer::add_rank, "engine"_a, "rank"_a, "kv_tokens"_a, "max_running"_a = 32)
       .def("place", &DecodePlacer::place, "id"_a, "tokens"_a, "now_ns"_a = 0,
            "Chooses a rank and reserves room on it: ((engine, rank) or None, the reason in words).")
       .def("grew", &DecodePlacer::grew, "id"_a, "tokens"_a = 1, "now_ns"_a = 0)
-      .def("ended", &DecodePlacer::ended, "id"_a, "now_ns"_a = 0, "Frees its room; False when the id is not known.");
+      .def("ended", &DecodePlacer::ended, "id"_a, "now_ns"_a = 0,
+           "Frees its room; False when the id is not known.");
   m.def("decode_policy_names", [] {
     std::vector<std::string> names;
     for (const std::string_view name : policy::decode_policy_names()) names.emplace_back(name);

@@ -18,9 +18,11 @@ def check_turn(number, record, usage, previous):
     if computed != prompt - hit:
         faults.append(f'{computed} tokens were computed where {prompt} - {hit} hit = {prompt - hit} were missing')
     if (usage.cache_read_input_tokens or 0) != hit or usage.input_tokens != prompt - hit:
-        faults.append(f'the API says {usage.cache_read_input_tokens} cached and {usage.input_tokens} new tokens, the log {hit} and {prompt - hit}')
+        faults.append(f'the API says {usage.cache_read_input_tokens} cached and {usage.input_tokens} new tokens, '
+                      f'the log {hit} and {prompt - hit}')
     if usage.output_tokens != summary['output_tokens'] or len(record['tokens']) != summary['output_tokens']:
-        faults.append(f"{usage.output_tokens} output tokens were billed, {summary['output_tokens']} generated, {len(record['tokens'])} logged")
+        faults.append(f"{usage.output_tokens} output tokens were billed, {summary['output_tokens']} generated, "
+                      f"{len(record['tokens'])} logged")
     if previous is not None:
         # All full blocks of the turn before: its prompt and its answer; the last token drawn has no KV yet.
         before = previous['summary']

@@ -12,8 +12,8 @@ pytestmark = pytest.mark.skipif(not MODEL, reason='needs the SmolLM2 GGUF: ./tes
 def serve(tmp_path, config='', *more, model=MODEL):
     path = tmp_path / 'cluster.toml'
     path.write_text(config)
-    done = subprocess.run([BINARY, 'serve', '--config', str(path), '--state-dir', str(tmp_path / 'state'), '--model-path', str(model), *more],
-                          cwd=ROOT, capture_output=True, text=True, timeout=60)
+    command = [BINARY, 'serve', '--config', str(path), '--state-dir', str(tmp_path / 'state'), '--model-path', str(model), *more]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode != 0
     last = [line for line in done.stderr.splitlines() if line.strip()][-1]
     assert last.startswith('trimtab: ')

@@ -68,4 +68,5 @@ def print_table(report):
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     print(f"{report['bench']} on {report['machine']['cores']} x {report['machine']['cpu']}")
     for row in rows:
-        print('  '.join(cell.ljust(width) if i in (0, 2, 5) else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))).rstrip())
+        cells = [cell.ljust(width) if i in (0, 2, 5) else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))]
+        print('  '.join(cells).rstrip())
