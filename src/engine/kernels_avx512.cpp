@@ -9,10 +9,8 @@
 namespace trimtab::engine {
 
 namespace {
-// clang-format off: the kernels are written in terms of the lanes
+#define TRIMTAB_LANES "engine/lanes_avx512.inc"
 #include "engine/kernels_body.inc"
-#include "engine/lanes_avx512.inc"
-// clang-format on
 }  // namespace
 
 extern const Kernels kAvx512Kernels;
