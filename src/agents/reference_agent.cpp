@@ -78,6 +78,7 @@ void ReferenceAgent::start_prefill(const RequestState& request, const cluster::S
   message.sampling = request.sampling;
   message.images = request.spans;
   message.stop_tokens = request.stop_tokens;
+  message.hand_over = action.hand_over ? 1 : 0;
   send(action.rank.rank, message);
 }
 

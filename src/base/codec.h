@@ -82,7 +82,11 @@ class Reader {
  private:
   template <class T>
   void get(T& value) {
-    if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {
+    if constexpr (std::is_same_v<T, bool>) {
+      std::uint8_t byte = 0;  // any byte may come from outside, and a bool must be 0 or 1
+      raw(&byte, 1);
+      value = byte != 0;
+    } else if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {
       raw(&value, sizeof value);
     } else {
       value.visit(*this);

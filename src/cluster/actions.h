@@ -63,9 +63,12 @@ struct StartPrefill {
   TokenCount tokens, hit;
   Nanos quota;      // predicted, for the whole rest
   Nanos batch_cap;  // the tier's cap on one batch's quota
+  /// True: the rank keeps the finished KV until SendTarget (or Abort) comes. False: the first token is all
+  /// that is wanted, PrefillDone follows at once.
+  bool hand_over = true;
   template <class A>
   void visit(A& a) {
-    a(id, rank, tokens, hit, quota, batch_cap);
+    a(id, rank, tokens, hit, quota, batch_cap, hand_over);
   }
 };
 

@@ -92,8 +92,7 @@ TEST_P(Interleavings, NothingIsLeftAndTheAnswerIsWhole) {
   for (const bool with_image : {false, true}) {
     for (const bool short_work : {true, false}) {
       const Special special = GetParam().special;
-      const Count count =
-          explore(special, with_image, short_work, special == Special::kCancel ? 50'000 : 5'000);
+      const Count count = explore(special, with_image, short_work, 50'000);
       std::printf("%s%s%s: %llu states, %llu ends, %llu finished, %llu failed, %llu cancelled\n",
                   GetParam().name, with_image ? ", image" : "", short_work ? ", short" : ", long",
                   static_cast<unsigned long long>(count.states), static_cast<unsigned long long>(count.paths),
@@ -118,7 +117,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Case{"none", Special::kNone}, Case{"cancel", Special::kCancel},
                       Case{"prefill_lost", Special::kLosePrefill}, Case{"decode_lost", Special::kLoseDecode},
                       Case{"encoder_lost", Special::kLoseEncoder}, Case{"deadline", Special::kDeadline},
-                      Case{"lease", Special::kLease}, Case{"refused", Special::kRefuse}),
+                      Case{"lease", Special::kLease}, Case{"refused", Special::kRefuse},
+                      Case{"hand_over_fails", Special::kHandOver}),
     [](const ::testing::TestParamInfo<Case>& one) { return std::string(one.param.name); });
 
 }  // namespace

@@ -72,6 +72,7 @@ struct Life {
   std::optional<RankId> prefill;  // granted or prefilling
   Nanos batch_cap = base::kForever;
   TokenCount prefilled;  // hit + computed so far
+  Nanos computed_until;  // while it waits for its target
   Nanos spent;           // its share of the steps' time
 
   Seat seat = Seat::kNone;

@@ -67,6 +67,7 @@ void Machine::on_time() {
              " ms; the request was " + std::string(name(life.stage)));
   }
   expire_leases();
+  give_up_waiting();
   for (auto pause = refused_.begin(); pause != refused_.end();) {
     const auto next = std::next(pause);
     if (pause->second <= now_) reopen(pause->first);
@@ -91,6 +92,7 @@ Nanos Machine::next_instant() const {
   if (lives_.empty()) return base::kForever;
   Nanos next = std::min(round_ends_, queue_->next_event(now_));
   if (!deadlines_.empty()) next = std::min(next, deadlines_.begin()->first);
+  if (!computed_.empty()) next = std::min(next, computed_.begin()->first);
   for (const auto& [rank, until] : refused_) next = std::min(next, until);
   // A hold below the KV ceiling ends by itself; the policy knows when, asking again is cheap.
   if (!held_.empty()) next = std::min(next, now_ + decode_->config().hold_max);

@@ -34,6 +34,8 @@ struct MachineLimits {
   /// The decode place is reserved once what is left of the prompt fits this many step budgets: one for the
   /// step, one for the answer's way back.
   std::int64_t reserve_ahead_steps = 2;
+  /// A computed prompt may wait in its prefill rank for a decode place this long.
+  Nanos computed_hold{1'000'000'000};
   /// A decode rank that refused is left alone until it reports, at most this long.
   Nanos refusal_pause{200'000'000};
 };
@@ -102,6 +104,8 @@ class Machine {
   void start_prefill(Life& life);
   void prefill_ended(Life& life);
   void prefill_lost(Life& life, Place place, base::Code code, const std::string& why);
+  void wait_for_target(Life& life);
+  void give_up_waiting();
   void expire_leases();
   void spoke(Place place);
   Nanos quota_left(const Life& life) const;
@@ -166,7 +170,9 @@ class Machine {
   std::map<Place, std::set<RequestId>> holdings_;
   std::set<std::pair<Nanos, RequestId>> deadlines_;
   std::set<std::pair<Nanos, RequestId>> held_;  // Seat::kWanted, by wanted_since
-  std::set<RequestId> images_waiting_;          // with an image that found no encoder
+  std::set<std::pair<Nanos, RequestId>>
+      computed_;                        // wait in their prefill rank for a target, by the end of patience
+  std::set<RequestId> images_waiting_;  // with an image that found no encoder
   // Images of requests that ended at an encoder which has not answered the abort yet.
   std::map<std::pair<Place, RequestId>, std::vector<std::uint32_t>> aborted_images_;
   std::map<RankId, Nanos> refused_;  // closed until then or until its next report

@@ -185,6 +185,7 @@ void Machine::let_go_prefill(Life& life) {
   }
   unhold(place, life.id);
   queue_->ack(life.id);
+  computed_.erase({life.computed_until, life.id});
   life.prefill.reset();
 }
 

@@ -73,7 +73,8 @@ void Machine::start_prefill(Life& life) {
   TRIMTAB_CHECK(life.stage == Stage::kGranted && life.prefill);
   enter(life, Stage::kPrefilling);
   queue_->extend(life.id, now_);  // the rank's time starts now
-  emit(StartPrefill{life.id, *life.prefill, life.tokens(), life.hit, life.quota, life.batch_cap});
+  emit(StartPrefill{life.id, *life.prefill, life.tokens(), life.hit, life.quota, life.batch_cap,
+                    life.needs_decode()});
   if (life.seat == Seat::kReserved) {
     life.seat = Seat::kTarget;
     emit(SendTarget{life.id, *life.prefill, life.decode});
@@ -100,7 +101,30 @@ void Machine::on(const PrefillStepped& event) {
     }
     log(life->id, ChunkRecord{event.from, event.step, chunk.tokens, chunk.computed, chunk.predicted,
                               event.vote, event.budget, event.predicted, event.actual});
-    if (life->seat == Seat::kNone && life->needs_decode() && seat_is_due(*life)) want_seat(*life);
+    if (!life->needs_decode()) continue;
+    if (life->prefilled == life->tokens() && life->seat != Seat::kTarget) wait_for_target(*life);
+    if (life->seat == Seat::kNone && seat_is_due(*life)) want_seat(*life);
+  }
+}
+
+/// The prompt is computed and its KV sits in the prefill rank. That is meant to last for a message's way, not
+/// for a queue's: beyond `computed_hold` the memory is given back, and the pool's blocks are what is left to
+/// go on from.
+void Machine::wait_for_target(Life& life) {
+  life.computed_until = now_ + limits_.computed_hold;
+  computed_.emplace(life.computed_until, life.id);
+}
+
+void Machine::give_up_waiting() {
+  while (!computed_.empty() && computed_.begin()->first <= now_) {
+    Life& life = lives_.at(computed_.begin()->second);
+    computed_.erase(computed_.begin());
+    if (life.seat == Seat::kTarget || life.seat == Seat::kGone) continue;  // the hand-over is under way
+    const Place place = Place::of(Role::kPrefill, *life.prefill);
+    let_go_prefill(life);
+    let_go_seat(life);
+    requeue(life, place, false, base::Code::kOverloaded,
+            "no decode place came in time: its prefill memory is given back, its blocks are in the pool");
   }
 }
 
@@ -108,6 +132,7 @@ void Machine::on(const PrefillStepped& event) {
 void Machine::prefill_ended(Life& life) {
   unhold(Place::of(Role::kPrefill, *life.prefill), life.id);
   queue_->ack(life.id);
+  computed_.erase({life.computed_until, life.id});
   life.prefill.reset();
 }
 
@@ -133,9 +158,8 @@ void Machine::on(const PrefillDone& event) {
     log(life.id, DecodeStartRecord{life.decode, life.tokens(), life.output_left()});
     emit(StartDecode{life.id, life.decode, life.output_left()});
   } else {
-    const char* why = life.seat == Seat::kGone
-                          ? "its decode group was lost during the hand-over"
-                          : "no decode place was there in time; its blocks are in the pool";
+    const char* why = life.seat == Seat::kGone ? "its decode group was lost during the hand-over"
+                                               : "nothing was handed over; its blocks are in the pool";
     let_go_seat(life);
     requeue(life, place, false, base::Code::kUnavailable, why);
   }
@@ -167,7 +191,9 @@ void Machine::expire_leases() {
       const auto awaited = [&life](const ImageLife& image) {
         return life.needs(image) && image.stage != ImageStage::kSent;
       };
-      return life.stage == Stage::kGranted || std::any_of(life.images.begin(), life.images.end(), awaited);
+      const bool seatless = life.prefilled == life.tokens() && life.seat != Seat::kTarget;
+      return life.stage == Stage::kGranted || seatless ||
+             std::any_of(life.images.begin(), life.images.end(), awaited);
     });
     if (!waits) continue;
     for (const RequestId id : ids) queue_->extend(id, now_);

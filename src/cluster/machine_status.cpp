@@ -74,7 +74,8 @@ Census Machine::census() const {
   census.requests = lives_.size();
   census.queued = queue_->queued();
   census.leases = queue_->leased();
-  census.held = held_.size() + images_waiting_.size() + static_cast<std::uint64_t>(held_tokens_.value);
+  census.held = held_.size() + computed_.size() + images_waiting_.size() +
+                static_cast<std::uint64_t>(held_tokens_.value);
   for (const auto& [place, ids] : holdings_) census.holdings += ids.size();
   census.deadlines = deadlines_.size();
   census.releases = releases_.size() + aborted_images_.size();

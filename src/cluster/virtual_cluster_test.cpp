@@ -208,6 +208,7 @@ RunResult chaotic_run(std::uint64_t seed) {
   Faults faults;
   faults.reserve_refusals = 0.03;
   faults.encode_failures = 0.05;
+  faults.hand_over_failures = 0.02;
   auto world = make_world(seed, faults);
   base::Prng prng(seed, 1);
   world->start();

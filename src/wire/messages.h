@@ -72,9 +72,10 @@ struct PrefillStart {
   model::Sampling sampling;
   std::vector<model::ImageSpan> images;  // those not wholly inside the hit wait for their Embeddings
   std::vector<std::int32_t> stop_tokens;
+  std::uint8_t hand_over = 1;  // 1: keep the finished KV until DecodeTarget or Abort; 0: PrefillDone at once
   template <class A>
   void visit(A& a) {
-    a(id, tokens, keys, hit_tokens, batch_cap_ns, sampling, images, stop_tokens);
+    a(id, tokens, keys, hit_tokens, batch_cap_ns, sampling, images, stop_tokens, hand_over);
   }
 };
 

@@ -22,7 +22,17 @@ namespace trimtab::cluster::testing {
 class Interleaved {
  public:
   /// What may happen once, at any point, besides the request's own course.
-  enum class Special { kNone, kCancel, kLosePrefill, kLoseDecode, kLoseEncoder, kDeadline, kLease, kRefuse };
+  enum class Special {
+    kNone,
+    kCancel,
+    kLosePrefill,
+    kLoseDecode,
+    kLoseEncoder,
+    kDeadline,
+    kLease,
+    kRefuse,
+    kHandOver
+  };
   enum class Work { kDown, kUp, kWork, kMatch, kSpecial, kJoin, kTime };
   struct Choice {
     Work work = Work::kUp;
@@ -51,7 +61,8 @@ class Interleaved {
       if (can_work(place)) all.push_back({Work::kWork, place});
       if (found->second.gone) all.push_back({Work::kJoin, place});
     }
-    const bool own = special_ != Special::kNone && special_ != Special::kRefuse && !special_done_;
+    const bool own = special_ != Special::kNone && special_ != Special::kRefuse &&
+                     special_ != Special::kHandOver && !special_done_;
     // When nothing else can happen, time goes on.
     if (all.empty() && live_ && timer_) all.push_back({Work::kTime, {}});
     // After the request's end a cancel, a deadline or a lease has nothing to meet.
@@ -86,7 +97,7 @@ class Interleaved {
   };
   struct Prefilling {
     std::int64_t tokens = 0;
-    bool target = false, embeddings = false, stepped = false;
+    bool target = false, embeddings = false, stepped = false, computed = false, hand_over = true;
     std::uint64_t target_generation = 0;
   };
   struct Decoding {
@@ -94,7 +105,11 @@ class Interleaved {
     std::int64_t position = 0, left = 0;
   };
   bool can_work(const Place& place) const {
-    if (place == prefill_) return prefill_state_ && prefill_state_->embeddings;
+    if (place == prefill_) {
+      if (!prefill_state_ || !prefill_state_->embeddings) return false;
+      // Without a target the finished KV waits, as in the reference engine.
+      return !prefill_state_->computed || prefill_state_->target || !prefill_state_->hand_over;
+    }
     if (place == decode_) return decode_state_ && decode_state_->running;
     return encoding_;
   }
@@ -149,8 +164,8 @@ inline std::uint64_t Interleaved::fingerprint() const {
   }
   add(match_.value_or(-1));
   if (prefill_state_) {
-    add(prefill_state_->tokens * 8 + prefill_state_->target * 4 + prefill_state_->embeddings * 2 +
-        prefill_state_->stepped);
+    add(prefill_state_->tokens * 32 + prefill_state_->computed * 16 + prefill_state_->hand_over * 8 +
+        prefill_state_->target * 4 + prefill_state_->embeddings * 2 + prefill_state_->stepped);
   }
   add(-2);
   if (decode_state_) {
@@ -266,7 +281,10 @@ inline void Interleaved::take(const Choice& choice) {
 inline void Interleaved::engine_reads(const Place& place, const Action& action) {
   if (const auto* start = std::get_if<StartPrefill>(&action)) {
     if (prefill_state_) violations_.push_back("StartPrefill twice");
-    prefill_state_ = Prefilling{start->tokens.value, false, !image_, false};
+    prefill_state_ = Prefilling{};
+    prefill_state_->tokens = start->tokens.value;
+    prefill_state_->embeddings = !image_;
+    prefill_state_->hand_over = start->hand_over;
   } else if (std::holds_alternative<SendTarget>(action)) {
     if (prefill_state_) {
       prefill_state_->target = true;
@@ -297,19 +315,24 @@ inline void Interleaved::engine_reads(const Place& place, const Action& action) 
 }
 
 inline void Interleaved::engine_works(const Place& place) {
-  if (place == prefill_ && !prefill_state_->stepped) {
-    // All but the last 50 tokens: what is left is due for a decode place.
-    prefill_state_->stepped = true;
+  if (place == prefill_ && !(prefill_state_->stepped && prefill_state_->computed)) {
+    // All but the last 50 tokens first: what is left is due for a decode place.
+    const bool first = !prefill_state_->stepped;
+    (first ? prefill_state_->stepped : prefill_state_->computed) = true;
+    const std::int64_t before = first ? 0 : prefill_state_->tokens - 50;
     PrefillStepped event;
     event.from = prefill_.rank_id();
     event.predicted = event.actual = Nanos{1'000'000};
-    event.chunks.push_back({kId, TokenCount{prefill_state_->tokens - 50}, TokenCount{0}, Nanos{1'000'000}});
+    event.chunks.push_back(
+        {kId, TokenCount{first ? prefill_state_->tokens - 50 : 50}, TokenCount{before}, Nanos{1'000'000}});
     up(prefill_, event);
   } else if (place == prefill_) {
     const Prefilling done = *prefill_state_;
     prefill_state_.reset();
+    bool handed = done.target;
+    if (handed && special_ == Special::kHandOver) handed = std::exchange(special_done_, true);
     // The memory of a decode rank that is gone harms nobody.
-    if (done.target && done.target_generation == decode_generation_) {
+    if (handed && done.target_generation == decode_generation_) {
       if (!decode_state_) {
         violations_.push_back("KV was written into freed decode blocks");
       } else {
@@ -317,7 +340,7 @@ inline void Interleaved::engine_works(const Place& place) {
         decode_state_->position = done.tokens + 1;
       }
     }
-    PrefillDone event{prefill_.rank_id(),        kId, done.target, TokenCount{0}, TokenCount{done.tokens},
+    PrefillDone event{prefill_.rank_id(),        kId, handed, TokenCount{0}, TokenCount{done.tokens},
                       model::FinishReason::kNone};
     prefill_positions_.push_back(done.tokens);
     up(prefill_, event);
@@ -381,6 +404,7 @@ inline void Interleaved::special() {
       break;
     case Special::kNone:
     case Special::kRefuse:
+    case Special::kHandOver:
       break;
   }
 }

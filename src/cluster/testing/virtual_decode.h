@@ -25,7 +25,10 @@ class VirtualDecode final : public VirtualGroup {
     if (rank.seats.contains(action.id)) world_.violation("Reserve of a request that has a place there");
     const std::int64_t blocks = blocks_of(action.tokens.value);
     const bool room = blocks <= free(rank) && world_.prng().uniform() >= refusals_;
-    if (room) rank.seats.emplace(action.id, Seat{blocks, 0, 0, 0, false, false});
+    if (room) {
+      rank.seats.emplace(action.id, Seat{blocks, 0, 0, 0, false, false});
+      world_.granted(action.id, generation());
+    }
     const Place from = place(action.rank.rank);
     world_.tell(from, Reserved{action.rank, action.id, room, free(rank)});
   }

@@ -27,7 +27,8 @@ class Surroundings {
   virtual TokenCount prompt(RequestId id) = 0;
   /// A prefill rank writes KV into a decode rank's reserved blocks.
   virtual void hand_over(RankId decode, std::uint64_t generation, RequestId id) = 0;
-  virtual std::uint64_t decode_generation(EngineId group) = 0;
+  virtual void granted(RequestId id, std::uint64_t decode_generation) = 0;
+  virtual double hand_over_failures() = 0;
 };
 
 /// A group of ranks that step together: messages are read between steps, a lost rank stops them all, and a

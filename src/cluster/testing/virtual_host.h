@@ -78,7 +78,9 @@ inline void World::perform(const Action& action, const std::map<RequestId, std::
   } else if (const auto* target = std::get_if<SendTarget>(&action)) {
     VirtualPrefill* engine = prefill_[target->prefill.engine.value].get();
     send(Place::of(model::Role::kPrefill, target->prefill),
-         [engine, target = *target] { engine->deliver([engine, target] { engine->target(target); }); });
+         [engine, target = *target, generation = granted_.at(target->id)] {
+           engine->deliver([engine, target, generation] { engine->target(target, generation); });
+         });
   } else if (const auto* decode = std::get_if<StartDecode>(&action)) {
     VirtualDecode* group = decode_[decode->rank.engine.value].get();
     const TokenCount tokens{asks_.at(decode->id).prompt + outcomes_.at(decode->id).tokens};

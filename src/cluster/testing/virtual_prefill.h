@@ -38,6 +38,7 @@ class VirtualPrefill final : public VirtualGroup {
     Held held;
     held.tokens = action.tokens;
     held.hit = action.hit;
+    held.hand_over = action.hand_over;
     held.blocks = (action.tokens.value + model::kBlockTokens - 1) / model::kBlockTokens;
     held.images = needed;
     std::int64_t used = held.blocks;
@@ -46,12 +47,14 @@ class VirtualPrefill final : public VirtualGroup {
     rank.held.emplace(action.id, held);
     rank.scheduler->add({action.id, action.tokens, action.hit, action.batch_cap, needed, ready(held)});
   }
-  void target(const SendTarget& action) {
+  /// `generation`: of the decode group's memory that the reservation was made in.
+  void target(const SendTarget& action, std::uint64_t generation) {
     Rank& rank = states_[action.prefill.rank];
     const auto held = rank.held.find(action.id);
     if (held == rank.held.end()) return;  // done already, without it
     held->second.target = action.decode;
-    held->second.target_generation = world_.decode_generation(action.decode.engine);
+    held->second.target_generation = generation;
+    if (held->second.computed) done(action.prefill.rank, action.id);
   }
   void embeddings(std::uint32_t rank, RequestId id, const model::ImageSpan& span) {
     const auto held = states_[rank].held.find(id);
@@ -81,6 +84,7 @@ class VirtualPrefill final : public VirtualGroup {
     TokenCount tokens, hit;
     std::int64_t blocks = 0;
     std::vector<model::ImageSpan> images;  // whose embeddings have not come
+    bool hand_over = true, computed = false;
     std::optional<RankId> target;
     std::uint64_t target_generation = 0;
   };
@@ -136,8 +140,10 @@ class VirtualPrefill final : public VirtualGroup {
   }
   /// The last thing a rank does for a request with a target, even when its group has just died around it.
   bool write(Rank& rank, RequestId id) {
-    const Held& held = rank.held.at(id);
-    if (!held.target) return false;
+    const auto found = rank.held.find(id);
+    if (found == rank.held.end() || !found->second.target) return false;
+    const Held& held = found->second;
+    if (world_.prng().uniform() < world_.hand_over_failures()) return false;
     world_.hand_over(*held.target, held.target_generation, id);
     return true;
   }
@@ -164,19 +170,31 @@ class VirtualPrefill final : public VirtualGroup {
     stepped.waiting_quota = rank.scheduler->waiting_quota();
     world_.tell(place(r), stepped);
     for (const RequestId id : complete) {
-      const Held& held = rank.held.at(id);
+      Held& held = rank.held.at(id);
       if (!held.images.empty()) world_.violation("an image was computed before its embeddings came");
-      PrefillDone done;
-      done.from = stepped.from;
-      done.id = id;
-      done.handed = write(rank, id);
-      done.hit = held.hit;
-      done.computed = held.tokens - held.hit;
+      held.computed = true;
       const std::int64_t answered = (held.tokens - world_.prompt(id)).value + 1;
-      if (answered >= world_.stops_after(id)) done.finish = model::FinishReason::kStop;
-      world_.tell(place(r), done, {{id, held.tokens.value}});
-      rank.held.erase(id);
+      const bool stops = answered >= world_.stops_after(id);
+      // Without a target the finished KV waits here, as in the reference engine.
+      if (stops || !held.hand_over || held.target) done(r, id);
     }
+  }
+  void done(std::uint32_t r, RequestId id) {
+    Rank& rank = states_[r];
+    const Held& held = rank.held.at(id);
+    PrefillDone done;
+    done.from = place(r).rank_id();
+    done.id = id;
+    done.hit = held.hit;
+    done.computed = held.tokens - held.hit;
+    const std::int64_t answered = (held.tokens - world_.prompt(id)).value + 1;
+    if (answered >= world_.stops_after(id)) {
+      done.finish = model::FinishReason::kStop;
+    } else {
+      done.handed = write(rank, id);
+    }
+    world_.tell(place(r), done, {{id, held.tokens.value}});
+    rank.held.erase(id);
   }
 
   const model::ClusterConfig& config_;

@@ -20,6 +20,7 @@ namespace trimtab::cluster::testing {
 struct Faults {
   double reserve_refusals = 0.0;
   double encode_failures = 0.0;
+  double hand_over_failures = 0.0;
   Nanos encode_per_patch{5'000};
 };
 
@@ -47,7 +48,7 @@ class World final : public Surroundings {
  public:
   World(const model::ClusterConfig& config, const model::Profile& profile, std::unique_ptr<TierQueue> queue,
         std::uint64_t seed, Faults faults = {})
-      : config_(config), profile_(profile), prng_(seed), agents_(config, profile) {
+      : config_(config), profile_(profile), faults_(faults), prng_(seed), agents_(config, profile) {
     cluster_ = Cluster::make(config_, profile_, std::move(queue)).value();
     for (std::uint32_t e = 0; e < config_.prefill.engines; ++e) {
       prefill_.push_back(std::make_unique<VirtualPrefill>(EngineId{e}, config_, profile_, *this));
@@ -152,7 +153,8 @@ class World final : public Surroundings {
   void violation(std::string what) override { violations_.push_back(std::move(what)); }
   std::int64_t stops_after(RequestId id) override { return asks_.at(id).stops_after; }
   TokenCount prompt(RequestId id) override { return TokenCount{asks_.at(id).prompt}; }
-  std::uint64_t decode_generation(EngineId group) override { return decode_[group.value]->generation(); }
+  double hand_over_failures() override { return faults_.hand_over_failures; }
+  void granted(RequestId id, std::uint64_t generation) override { granted_[id] = generation; }
   void hand_over(RankId decode, std::uint64_t generation, RequestId id) override {
     VirtualDecode& group = *decode_[decode.engine.value];
     // The memory of a formation that is gone harms nobody.
@@ -175,6 +177,7 @@ class World final : public Surroundings {
 
   model::ClusterConfig config_;
   model::Profile profile_;
+  Faults faults_;
   Loop loop_;
   base::Prng prng_;
   PullAgents agents_;
@@ -185,6 +188,7 @@ class World final : public Surroundings {
   std::map<Place, std::unique_ptr<Link>> links_;
   std::map<RequestId, Ask> asks_;
   std::map<RequestId, Outcome> outcomes_;
+  std::map<RequestId, std::uint64_t> granted_;
   std::set<RequestId> live_;
   std::set<std::pair<RequestId, std::uint32_t>> embeddings_;
   std::deque<std::pair<Event, std::map<RequestId, std::int64_t>>> waiting_;
