@@ -20,6 +20,22 @@ struct Life {
   bool target = false, decoding = false, image = false;
 };
 
+/// Blocks on their way to the pool are given back a moment later.
+void expect_all_free(RankHarness& harness) {
+  for (const auto& place :
+       {RankHarness::prefill(0), RankHarness::prefill(1), RankHarness::decode(0), RankHarness::decode(1)}) {
+    std::uint32_t free = 0;
+    for (int tries = 0; tries < 100 && free != harness.hello(place).blocks_total; ++tries) {
+      usleep(10'000);
+      harness.send(place, wire::Abort{RequestId{1'000'000}});
+      auto released = harness.wait_for<wire::Released>(place, RequestId{1'000'000});
+      ASSERT_TRUE(released);
+      free = released->blocks_free;
+    }
+    EXPECT_EQ(free, harness.hello(place).blocks_total);
+  }
+}
+
 /// Hundreds of requests that are dropped at every stage: queued, fetching, waiting for an image, computing,
 /// waiting for a place, handing over, reserved, decoding. Nothing may stay behind.
 TEST(Leak, NoBlockStaysWhereverAClientVanishes) {
@@ -79,19 +95,7 @@ TEST(Leak, NoBlockStaysWhereverAClientVanishes) {
   while (!lives.empty()) abort(lives.begin()->first);
   EXPECT_GT(aborted, 290U);
   EXPECT_GT(finished, 20U) << "too few were decoding when they were dropped";
-  for (const auto& place :
-       {RankHarness::prefill(0), RankHarness::prefill(1), RankHarness::decode(0), RankHarness::decode(1)}) {
-    // Blocks on their way to the pool are given back a moment later.
-    std::uint32_t free = 0;
-    for (int tries = 0; tries < 100 && free != harness.hello(place).blocks_total; ++tries) {
-      usleep(10'000);
-      harness.send(place, wire::Abort{RequestId{1'000'000}});
-      auto released = harness.wait_for<wire::Released>(place, RequestId{1'000'000});
-      ASSERT_TRUE(released);
-      free = released->blocks_free;
-    }
-    EXPECT_EQ(free, harness.hello(place).blocks_total);
-  }
+  expect_all_free(harness);
   for (const int code : harness.stop()) EXPECT_EQ(code, 0);
   std::filesystem::remove(path);
 }

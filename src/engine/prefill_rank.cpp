@@ -267,6 +267,7 @@ void PrefillRank::complete(Request& request, std::span<const float> logits) {
     return finish(start.id);
   }
   if (start.hand_over == 0) return finish(start.id);
+  if (start.hand_over == 0) return finish(start.id);
   if (request.target) hand_over(request);
 }
 

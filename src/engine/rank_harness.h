@@ -89,6 +89,7 @@ class RankHarness {
     model::Sampling sampling;
     std::vector<model::ImageSpan> images;
     std::vector<std::int32_t> stop_tokens;
+    bool hand_over = true;
     std::int64_t headroom_tokens = 128;
     std::uint32_t prefill_rank = 0, decode_rank = 0;
   };

@@ -170,6 +170,7 @@ void RankHarness::start_prefill(model::RequestId id, const Ask& ask) {
   start.sampling = ask.sampling;
   start.images = ask.images;
   start.stop_tokens = ask.stop_tokens;
+  start.hand_over = ask.hand_over ? 1 : 0;
   send(prefill(ask.prefill_rank), start);
 }
 

@@ -298,6 +298,13 @@ TEST_F(RankTest, WhatCannotRunIsSaidAndHoldsNothing) {
   EXPECT_EQ(stopped.finish, model::FinishReason::kStop);
   EXPECT_EQ(stopped.tokens, ask.stop_tokens);
   EXPECT_EQ(stopped.prefill.handed_blocks, 0U);
+  ask.stop_tokens.clear();
+  ask.hand_over = false;  // an answer of one token: nobody decodes it, nothing is waited for
+  harness.start_prefill(RequestId{10}, ask);
+  auto single = harness.wait_for<wire::PrefillDone>(RankHarness::prefill(0), RequestId{10});
+  ASSERT_TRUE(single);
+  EXPECT_EQ(single->first_token, reference(ask).tokens[0]);
+  EXPECT_EQ(single->handed_blocks, 0U);
   expect_nothing_left(harness, RankHarness::prefill(0));
   expect_nothing_left(harness, RankHarness::decode(0));
 }
