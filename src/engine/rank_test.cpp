@@ -309,6 +309,26 @@ TEST_F(RankTest, WhatCannotRunIsSaidAndHoldsNothing) {
   expect_nothing_left(harness, RankHarness::decode(0));
 }
 
+TEST_F(RankTest, TheRealModelKnowsTheCapitalOfFrance) {
+  const char* path = std::getenv("TRIMTAB_MODEL");
+  if (path == nullptr) GTEST_SKIP() << "TRIMTAB_MODEL does not name the SmolLM2 GGUF";
+  setup_.model_path = path;
+  setup_.prefill_ranks = setup_.decode_ranks = 2;
+  setup_.prefill_blocks = setup_.decode_blocks = 4;
+  setup_.pool = false;
+  model_ = std::move(*LocalModel::open(path, 8, 4));
+  RankHarness harness(setup_);
+  ASSERT_TRUE(harness.start());
+  RankHarness::Ask ask;
+  ask.tokens = {504, 3575, 282, 4649, 314};  // "The capital of France is"
+  const auto answer = harness.run(RequestId{1}, ask);
+  EXPECT_EQ(answer.failure, "");
+  ASSERT_FALSE(answer.tokens.empty());
+  EXPECT_EQ(answer.tokens[0], 7042);  // " Paris"
+  EXPECT_EQ(answer.checksums, reference(ask).checksums);
+  EXPECT_THAT(harness.stop(), Each(0));
+}
+
 double processor_seconds(pid_t pid) {
   std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
   std::string text((std::istreambuf_iterator<char>(stat)), {});
