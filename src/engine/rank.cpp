@@ -92,6 +92,12 @@ class Rank {
 };
 
 base::Status Rank::start() {
+  if (options_.config.engine.threads != 1) {
+    return base::fail(Code::kUnsupported,
+                      fmt::format("[engine] threads = {}: a rank computes on one thread; raise ranks instead",
+                                  options_.config.engine.threads),
+                      "engine");
+  }
   auto kernels = best_kernels();
   if (!kernels) return tl::unexpected(kernels.error());
   auto weights = LlamaWeights::load(options_.model_path);
