@@ -30,7 +30,9 @@ std::atomic<bool> terminated{false};
 
 void on_terminate(int) {
   terminated.store(true);
-  if (Group* group = signalled_group.load(); group != nullptr) group->ring();
+  Group* group = signalled_group.load();
+  if (group == nullptr) _exit(0);  // still waiting for its peers: there is nothing to finish
+  group->ring();
 }
 
 void catch_signals() {

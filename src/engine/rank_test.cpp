@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -356,6 +357,29 @@ TEST_F(RankTest, IdleGroupsSleep) {
   for (const auto& place : places) after += processor_seconds(harness.pid(place));
   EXPECT_LE(after - before, 0.04) << "four idle ranks used the processor for a second";
   EXPECT_EQ(harness.run(RequestId{2}, ask).failure, "") << "and they wake again";
+}
+
+TEST_F(RankTest, ARankThatWaitsForItsPeersCanBeStopped) {
+  const std::string shm = "/dev/shm/trimtab-lonely-" + std::to_string(getpid());
+  std::filesystem::create_directories(shm);
+  RankOptions options;
+  options.config.prefill.kv_blocks = 1;
+  options.profile.context_limit = base::TokenCount{2048};
+  options.model_path = path_;
+  options.runtime_dir = options.shm_dir = shm;
+  const pid_t child = fork();
+  if (child == 0) _exit(run_rank(options));  // one of two ranks: the other never comes
+  while (!std::filesystem::exists(shm + "/group-p0")) usleep(1'000);
+  kill(child, SIGTERM);
+  int status = -1;
+  pid_t ended = 0;
+  for (int tries = 0; tries < 2000 && ended == 0; ++tries) {
+    usleep(1'000);
+    ended = waitpid(child, &status, WNOHANG);
+  }
+  EXPECT_EQ(status, 0);
+  if (ended == 0) kill(child, SIGKILL);
+  std::filesystem::remove_all(shm);
 }
 
 TEST_F(RankTest, ADeadRankEndsItsPeers) {
