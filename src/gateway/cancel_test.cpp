@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/prng.h"
@@ -17,6 +19,12 @@ std::string request_text(const std::string& path, bool stream, const std::string
                             {"messages", {{{"role", "user"}, {"content", words}}}}};
   const std::string text = body.dump();
   return "POST " + path + " HTTP/1.1\r\nContent-Length: " + std::to_string(text.size()) + "\r\n\r\n" + text;
+}
+
+std::size_t resident_bytes() {
+  std::size_t total = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> total >> resident;
+  return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
 }
 
 void expect_nothing_left(RunningGateway& gateway) {
@@ -83,7 +91,9 @@ TEST(Cancel, TenThousandCancelsLeaveNothingBehind) {
                                request_text("/v1/chat/completions", true, std::string(200, 'c')),
                                request_text("/v1/chat/completions", false, std::string(200, 'd'))};
   std::vector<net::BlockingClient> open;  // a few stay open for a while
+  std::size_t resident_before = 0;
   for (int i = 0; i < 10'000; ++i) {
+    if (i == 3'000) resident_before = resident_bytes();
     auto client = gateway.connect();
     const std::string& text = texts[prng.below(4)];
     const bool whole = prng.below(4) > 0;
@@ -102,6 +112,9 @@ TEST(Cancel, TenThousandCancelsLeaveNothingBehind) {
   }
   open.clear();
   expect_nothing_left(gateway);
+#ifndef __SANITIZE_ADDRESS__  // which keeps freed memory for a while, on purpose
+  EXPECT_LT(resident_bytes(), resident_before + (8U << 20)) << "memory must not grow with cancels";
+#endif
   const auto cancelled = gateway.on_thread([&] { return gateway.backend->cancelled_total(); });
   const auto submitted = gateway.on_thread([&] { return gateway.backend->submitted_total(); });
   EXPECT_GT(submitted, 5'000U);

@@ -302,7 +302,11 @@ TEST(Gateway, NotReadyUntilTheEnginesAre) {
   EXPECT_EQ(response.status, 503);
   EXPECT_FALSE(net::find_header(response.headers, "retry-after").empty());
   gateway.on_thread([&] { return gateway.backend->options().is_ready = true; });
+  EXPECT_EQ(gateway.get("/health").body, "ok\n");
+  // An engine that is lost later takes nothing from what the others serve.
+  gateway.on_thread([&] { return gateway.backend->options().is_ready = false; });
   EXPECT_EQ(gateway.get("/health").status, 200);
+  EXPECT_EQ(gateway.post("/v1/chat/completions", chat_body("a")).status, 200);
 }
 
 TEST(Gateway, AsksForItsKey) {

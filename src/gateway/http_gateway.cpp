@@ -159,7 +159,7 @@ std::optional<net::Response> HttpGateway::screen(const net::RequestHead& head) {
 std::optional<net::Response> HttpGateway::screen_load(Api api) {
   if (draining_)
     return refused(api, {Code::kUnavailable, "the server is stopping; ask again later", ""}, kStartingRetry);
-  if (!backend_.ready())
+  if (!has_started())
     return refused(api, {Code::kUnavailable, "the engines are starting; ask again soon", ""}, kStartingRetry);
   const std::int64_t limit = options_.config.gateway.requests_in_flight_max;
   if (static_cast<std::int64_t>(live_.size()) >= limit)
@@ -184,9 +184,7 @@ void HttpGateway::handle(net::Request request, std::shared_ptr<net::ResponseWrit
 net::Response HttpGateway::answer(const net::Request& request, const RouteMatch& match, Api api) {
   switch (match.route) {
     case Route::kHealth:
-      if (draining_ || !backend_.ready())
-        return {503, {{"Retry-After", "1"}}, draining_ ? "stopping\n" : "starting\n"};
-      return {200, {{"Content-Type", "text/plain"}}, "ok\n"};
+      return health();
     case Route::kMetrics:
       metrics_.publish(counters_, server_->stats(), live_.size());
       return {
@@ -210,6 +208,18 @@ net::Response HttpGateway::answer(const net::Request& request, const RouteMatch&
       return error_response(api, {Code::kNotFound, "nothing is served at " + request.target, ""}, {},
                             new_name("req_"));
   }
+}
+
+bool HttpGateway::has_started() {
+  started_ = started_ || backend_.ready();
+  return started_;
+}
+
+net::Response HttpGateway::health() {
+  const net::Headers plain{{"Content-Type", "text/plain"}};
+  if (draining_) return {503, plain, "stopping\n"};
+  if (!has_started()) return {503, {plain[0], {"Retry-After", "1"}}, "starting\n"};
+  return {200, plain, backend_.ready() ? "ok\n" : "ok, though not every engine is there\n"};
 }
 
 base::Result<ChatRequest> HttpGateway::parse(Api api, std::string& body, bool needs_max_tokens) {

@@ -35,8 +35,11 @@ class HttpGateway final : public Gateway, private net::Handler {
   net::Response refuse(const net::RequestHead* head, int status, std::string_view why) override;
 
   std::optional<net::Response> screen_load(Api api);
+  /// True from the first time that every engine was there: when one is lost later, the others go on serving.
+  bool has_started();
   net::Response refused(Api api, const base::Error& error, std::optional<base::Nanos> retry_after = {});
   net::Response answer(const net::Request& request, const RouteMatch& match, Api api);
+  net::Response health();
   net::Response models(Api api) const;
   net::Response model(Api api, std::string_view name);
   net::Response count_tokens(net::Request& request);
@@ -64,6 +67,7 @@ class HttpGateway final : public Gateway, private net::Handler {
   std::unique_ptr<LiveContext> context_;
   std::map<std::uint64_t, std::shared_ptr<LiveRequest>> live_;
   std::uint64_t next_live_id_ = 1;
+  bool started_ = false;
   bool draining_ = false;
   boost::asio::steady_timer tick_timer_;
   std::unique_ptr<net::Server> server_;
