@@ -1,15 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <numeric>
-#include <sstream>
 
 #include "base/hash.h"
 #include "base/prng.h"
@@ -328,73 +323,6 @@ TEST_F(RankTest, TheRealModelKnowsTheCapitalOfFrance) {
   EXPECT_EQ(answer.tokens[0], 7042);  // " Paris"
   EXPECT_EQ(answer.checksums, reference(ask).checksums);
   EXPECT_THAT(harness.stop(), Each(0));
-}
-
-double processor_seconds(pid_t pid) {
-  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
-  std::string text((std::istreambuf_iterator<char>(stat)), {});
-  std::istringstream fields(text.substr(text.rfind(')') + 2));
-  std::string skipped;
-  for (int i = 0; i < 11; ++i) fields >> skipped;
-  long user = 0, system = 0;
-  fields >> user >> system;
-  return static_cast<double>(user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
-}
-
-TEST_F(RankTest, IdleGroupsSleep) {
-  setup_.prefill_ranks = setup_.decode_ranks = 2;
-  RankHarness harness(setup_);
-  ASSERT_TRUE(harness.start());
-  RankHarness::Ask ask;
-  ask.tokens = tokens(50, 1);
-  ASSERT_EQ(harness.run(RequestId{1}, ask).failure, "");
-  usleep(300'000);
-  std::vector<RankHarness::Place> places = {RankHarness::prefill(0), RankHarness::prefill(1),
-                                            RankHarness::decode(0), RankHarness::decode(1)};
-  double before = 0, after = 0;
-  for (const auto& place : places) before += processor_seconds(harness.pid(place));
-  usleep(1'000'000);
-  for (const auto& place : places) after += processor_seconds(harness.pid(place));
-  EXPECT_LE(after - before, 0.04) << "four idle ranks used the processor for a second";
-  EXPECT_EQ(harness.run(RequestId{2}, ask).failure, "") << "and they wake again";
-}
-
-TEST_F(RankTest, ARankThatWaitsForItsPeersCanBeStopped) {
-  const std::string shm = "/dev/shm/trimtab-lonely-" + std::to_string(getpid());
-  std::filesystem::create_directories(shm);
-  RankOptions options;
-  options.config.prefill.kv_blocks = 1;
-  options.profile.context_limit = base::TokenCount{2048};
-  options.model_path = path_;
-  options.runtime_dir = options.shm_dir = shm;
-  const pid_t child = fork();
-  if (child == 0) _exit(run_rank(options));  // one of two ranks: the other never comes
-  while (!std::filesystem::exists(shm + "/group-p0")) usleep(1'000);
-  kill(child, SIGTERM);
-  int status = -1;
-  pid_t ended = 0;
-  for (int tries = 0; tries < 2000 && ended == 0; ++tries) {
-    usleep(1'000);
-    ended = waitpid(child, &status, WNOHANG);
-  }
-  EXPECT_EQ(status, 0);
-  if (ended == 0) kill(child, SIGKILL);
-  std::filesystem::remove_all(shm);
-}
-
-TEST_F(RankTest, ADeadRankEndsItsPeers) {
-  setup_.prefill_ranks = 3;
-  RankHarness harness(setup_);
-  ASSERT_TRUE(harness.start());
-  RankHarness::Ask ask;
-  ask.tokens = tokens(1500, 1);
-  harness.start_prefill(RequestId{1}, ask);  // mid-step, most likely
-  kill(harness.pid(RankHarness::prefill(1)), SIGKILL);
-  EXPECT_EQ(harness.exit_code(RankHarness::prefill(0), 10), 1);
-  EXPECT_EQ(harness.exit_code(RankHarness::prefill(2), 10), 1);
-  EXPECT_EQ(harness.exit_code(RankHarness::decode(0), 0.3), std::nullopt) << "another group goes on";
-  kill(harness.pid(RankHarness::decode(0)), SIGTERM);
-  EXPECT_EQ(harness.exit_code(RankHarness::decode(0), 10), 0);
 }
 
 }  // namespace
