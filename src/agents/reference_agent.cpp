@@ -151,6 +151,7 @@ base::Status ReferenceAgent::on_frame(std::uint32_t rank, const ipc::Frame& fram
   const wire::Type type = wire::type_of(frame);
   if (type == wire::Type::kReleased) return translate<wire::Released>(rank, frame);
   if (type == wire::Type::kRequestFailed) return translate<wire::RequestFailed>(rank, frame);
+  if (type == wire::Type::kIdle) return translate<wire::Idle>(rank, frame);
   if (role_ == model::Role::kPrefill) {
     if (type == wire::Type::kPrefillStep) return translate<wire::PrefillStep>(rank, frame);
     if (type == wire::Type::kPrefillDone) return translate<wire::PrefillDone>(rank, frame);
@@ -269,6 +270,10 @@ void ReferenceAgent::on(std::uint32_t rank, const wire::Released& message) {
   report.from = place(rank);
   report.event = cluster::Released{report.from, message.id, message.blocks_free};
   on_report_(std::move(report));
+}
+
+void ReferenceAgent::on(std::uint32_t rank, const wire::Idle& message) {
+  members_[rank].status.blocks_free = message.blocks_free;
 }
 
 void ReferenceAgent::on(std::uint32_t rank, const wire::Encoded& message) {

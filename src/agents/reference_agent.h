@@ -59,6 +59,7 @@ class ReferenceAgent final : public Agent {
   void on(std::uint32_t rank, const wire::DecodeStep& message);
   void on(std::uint32_t rank, const wire::Preempted& message);
   void on(std::uint32_t rank, const wire::Released& message);
+  void on(std::uint32_t rank, const wire::Idle& message);
   void on(std::uint32_t rank, const wire::Encoded& message);
   void on(std::uint32_t rank, const wire::EncodeFailed& message);
   cluster::Place place(std::uint32_t rank) const { return {role_, engine_, rank}; }

@@ -79,6 +79,7 @@ class FakeMember {
   void on(const wire::Shutdown&);
   void schedule();
   void prefill_step();
+  void finish(const Prefill& p);
   void decode_step();
   void encode_one();
   bool images_ready(const Prefill& p) const;
@@ -99,6 +100,7 @@ class FakeMember {
   std::uint64_t steps_ = 0;
 
   std::deque<Prefill> prefills_;
+  std::vector<Prefill> computed_;  // waiting for their decode target
   std::map<model::RequestId, std::vector<std::uint32_t>> reserved_;
   std::map<model::RequestId, Decode> decodes_;
   std::set<std::uint32_t> blocks_free_;

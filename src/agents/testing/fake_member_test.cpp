@@ -59,13 +59,16 @@ void FakeMember::die() {
   socket_.reset();
   splitter_ = {};
   prefills_.clear();
+  computed_.clear();
   reserved_.clear();
   decodes_.clear();
   encodes_.clear();
   blocks_free_.clear();
 }
 
-std::size_t FakeMember::holding() const { return prefills_.size() + reserved_.size() + encodes_.size(); }
+std::size_t FakeMember::holding() const {
+  return prefills_.size() + computed_.size() + reserved_.size() + encodes_.size();
+}
 
 void FakeMember::read() {
   socket_->async_read_some(asio::buffer(piece_),
@@ -141,11 +144,18 @@ void FakeMember::on(const wire::Embeddings& m) {
 void FakeMember::on(const wire::DecodeTarget& m) {
   for (Prefill& p : prefills_)
     if (p.start.id == m.id) p.target = m;
+  const auto waiting =
+      std::find_if(computed_.begin(), computed_.end(), [&](const Prefill& p) { return p.start.id == m.id; });
+  if (waiting == computed_.end()) return;
+  waiting->target = m;
+  finish(*waiting);
+  computed_.erase(waiting);
 }
 
 void FakeMember::on(const wire::Abort& m) {
   ++aborts;
   std::erase_if(prefills_, [&](const Prefill& p) { return p.start.id == m.id; });
+  std::erase_if(computed_, [&](const Prefill& p) { return p.start.id == m.id; });
   std::erase_if(encodes_, [&](const wire::Encode& e) { return e.id == m.id; });
   decodes_.erase(m.id);
   if (const auto found = reserved_.find(m.id); found != reserved_.end()) {
@@ -212,6 +222,21 @@ bool FakeMember::images_ready(const Prefill& p) const {
   return true;
 }
 
+void FakeMember::finish(const Prefill& p) {
+  wire::PrefillDone done;
+  done.id = p.start.id;
+  done.first_token = next_token(p.start.tokens);
+  done.logits_checksum = logits_of(p.start.tokens);
+  done.hit_tokens = p.start.hit_tokens;
+  done.computed_tokens = static_cast<std::uint32_t>(p.start.tokens.size()) - p.start.hit_tokens;
+  done.stored_blocks = done.computed_tokens / 128;
+  if (p.target) done.handed_blocks = static_cast<std::uint32_t>((p.start.tokens.size() + 127) / 128);
+  const auto& stops = p.start.stop_tokens;
+  if (std::find(stops.begin(), stops.end(), done.first_token) != stops.end())
+    done.finish = model::FinishReason::kStop;
+  send(done);
+}
+
 void FakeMember::prefill_step() {
   if (prefills_.empty() || !images_ready(prefills_.front())) return;
   Prefill& p = prefills_.front();
@@ -229,19 +254,14 @@ void FakeMember::prefill_step() {
   report.blocks_free = hello_.blocks_total;
   send(report);
   if (p.computed == whole) {
-    wire::PrefillDone done;
-    done.id = p.start.id;
-    done.first_token = next_token(p.start.tokens);
-    done.logits_checksum = logits_of(p.start.tokens);
-    done.hit_tokens = p.start.hit_tokens;
-    done.computed_tokens = whole - p.start.hit_tokens;
-    done.stored_blocks = done.computed_tokens / 128;
-    if (p.target) done.handed_blocks = static_cast<std::uint32_t>((p.start.tokens.size() + 127) / 128);
-    const auto& stops = p.start.stop_tokens;
-    if (std::find(stops.begin(), stops.end(), done.first_token) != stops.end())
-      done.finish = model::FinishReason::kStop;
+    Prefill finished = std::move(p);
     prefills_.pop_front();
-    send(done);
+    const bool waits = finished.start.hand_over != 0 && !finished.target;
+    if (waits) {
+      computed_.push_back(std::move(finished));
+    } else {
+      finish(finished);
+    }
   }
   if (!prefills_.empty()) schedule();
 }
