@@ -8,6 +8,7 @@
 
 #include "base/hash.h"
 #include "engine/sampler.h"
+#include "policy/decode/victim.h"
 
 namespace trimtab::engine {
 
@@ -105,7 +106,7 @@ void DecodeRank::on_abort(model::RequestId id) {
 }
 
 RankRole::Proposal DecodeRank::propose() {
-  // In order of arrival, so that those admitted last yield to those before them.
+  // In order of arrival, so that the oldest grow first.
   std::vector<std::pair<std::uint64_t, model::RequestId>> running;
   for (const auto& [id, request] : requests_)
     if (request.stage == Stage::kRunning) running.emplace_back(request.stay, id);
@@ -125,22 +126,26 @@ bool DecodeRank::ensure_room(model::RequestId id) {
   if (tables_.grow(id, wanted)) return true;
   // Someone is leaving already: its memory is free in a moment.
   for (const auto& [other, request] : requests_)
-    if (request.stage == Stage::kYielding || request.stage == Stage::kAborted) return false;
+    if (request.stage != Stage::kReserved && request.stage != Stage::kRunning) return false;
   make_room(id);
   const auto found = requests_.find(id);
   return found != requests_.end() && found->second.stage == Stage::kRunning && tables_.grow(id, wanted);
 }
 
 void DecodeRank::make_room(model::RequestId id) {
-  const Request* last = nullptr;
-  model::RequestId victim = id;
+  std::vector<policy::VictimCandidate> running;
   bool reserved = false;
   for (const auto& [other, request] : requests_) {
     reserved = reserved || request.stage == Stage::kReserved;
-    if (request.stage != Stage::kRunning || (last != nullptr && request.stay < last->stay)) continue;
-    last = &request;
-    victim = other;
+    if (request.stage != Stage::kRunning) continue;
+    running.push_back({other, base::TokenCount{static_cast<std::int64_t>(request.start.tokens.size())},
+                       base::TokenCount{request.generated},
+                       base::Nanos{static_cast<std::int64_t>(request.stay)}});
   }
+  // A block is wanted. Alone on the rank, the request itself yields to those that have reservations.
+  const auto choice =
+      policy::choose_victim(policy::VictimRule::kBestFit, running, base::TokenCount{model::kBlockTokens});
+  const model::RequestId victim = choice ? choice->id : id;
   const std::size_t tokens = requests_.at(id).start.tokens.size();
   if (victim == id && !reserved && kv::blocks_for(static_cast<std::int64_t>(tokens)) > arena_.blocks()) {
     tables_.free(id);
@@ -153,9 +158,10 @@ void DecodeRank::make_room(model::RequestId id) {
   }
   Request& request = requests_.at(victim);
   request.yield_reason = fmt::format(
-      "no KV block left of {}: request {} needs one for token {}, and this one "
-      "was admitted last",
-      arena_.blocks(), id.value, tokens);
+      "no KV block left of {}: request {} needs one for token {}; this one with {} tokens of KV is the "
+      "smallest of {} "
+      "that frees enough",
+      arena_.blocks(), id.value, tokens, request.start.tokens.size(), running.size());
   request.stage = Stage::kYielding;
   std::erase(batch_, victim);
   end_if_idle(victim);
@@ -179,6 +185,12 @@ void DecodeRank::finish_step(const Forward& forward) {
   report_.step = ++steps_;
   report_.actual_ns = forward.compute().whole.value;
   for (std::size_t i = 0; i < batch_.size(); ++i) draw(batch_[i], requests_.at(batch_[i]), forward.logits(i));
+  send_report();
+}
+
+void DecodeRank::send_report() {
+  report_.running = 0;
+  report_.kv_tokens = 0;
   for (const auto& [id, request] : requests_) {
     if (request.stage != Stage::kRunning) continue;
     ++report_.running;
@@ -208,9 +220,14 @@ void DecodeRank::draw(model::RequestId id, Request& request, std::span<const flo
              static_cast<std::int64_t>(start.tokens.size()) >= config_.context_tokens) {
     out.finish = model::FinishReason::kLength;
   }
+  if (out.finish != model::FinishReason::kNone && request.jobs > 0) {
+    request.stage = Stage::kFinishing;
+    request.last = out;
+    return;
+  }
   report_.tokens.push_back(out);
   if (out.finish == model::FinishReason::kNone) return;
-  tables_.free(id);  // blocks on their way to the pool keep their own reference
+  tables_.free(id);
   requests_.erase(id);
 }
 
@@ -225,11 +242,13 @@ void DecodeRank::store_last_block(Request& request) {
   if (index > 0) job.parent = request.keys[index - 1];
   tables_.allocator().retain(job.blocks[0]);
   ++request.jobs;
+  ++moves_;
   mover_.submit(std::move(job));
 }
 
 void DecodeRank::on_moved(MoveDone done) {
   for (const std::uint32_t block : done.job.blocks) tables_.allocator().release(block);
+  --moves_;
   stored_ += done.moved;
   const auto found = requests_.find(done.job.id);
   if (found == requests_.end() || found->second.stay != done.job.stay) return;
@@ -240,14 +259,18 @@ void DecodeRank::on_moved(MoveDone done) {
 
 void DecodeRank::end_if_idle(model::RequestId id) {
   const Request& request = requests_.at(id);
-  const bool leaving = request.stage == Stage::kYielding || request.stage == Stage::kAborted;
-  if (!leaving || request.jobs > 0) return;
-  const bool aborted = request.stage == Stage::kAborted;
+  const Stage stage = request.stage;
+  if (stage == Stage::kReserved || stage == Stage::kRunning || request.jobs > 0) return;
+  const wire::TokenOut last = request.last;
   const wire::Preempted preempted{id, request.generated, request.yield_reason};
   tables_.free(id);
   requests_.erase(id);
-  if (aborted) {
+  if (stage == Stage::kAborted) {
     outbox_.send(wire::Released{id, tables_.allocator().free()});
+  } else if (stage == Stage::kFinishing) {
+    report_.actual_ns = 0;
+    report_.tokens = {last};
+    send_report();
   } else {
     outbox_.send(preempted);
   }

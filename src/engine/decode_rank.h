@@ -19,9 +19,10 @@ struct DecodeRankConfig {
 
 /// The decode side of a rank: continuous batching. Every step draws one token for each running request;
 /// requests join and leave between steps. A request grows by a block when its last one is full; each block
-/// that fills goes to the pool under the continued key chain. When no block is left, the request admitted
-/// last yields (it has the least to redo, and those before it are nearest their end): its full blocks are in
-/// the pool first, then its room is free and the control process queues it again.
+/// that fills goes to the pool under the continued key chain. An answer's last token is
+/// told once its blocks are stored, so that the next turn of the conversation finds them all. When no block
+/// is left, policy::choose_victim says who yields: its full blocks are in the pool first, then its room is
+/// free and the control process queues it again.
 class DecodeRank final : public RankRole {
  public:
   DecodeRank(const DecodeRankConfig& config, const LlamaShape& shape, const KvArena& arena, BlockMover& mover,
@@ -31,13 +32,17 @@ class DecodeRank final : public RankRole {
   void on_moved(MoveDone done) override;
   Proposal propose() override;
   std::span<const Segment> plan(base::Nanos budget) override;
+  bool idle() const override { return requests_.empty() && moves_ == 0; }
+  std::uint32_t blocks_free() const override {
+    return static_cast<std::uint32_t>(tables_.allocator().free());
+  }
   void finish_step(const Forward& forward) override;
 
   const kv::BlockAllocator& blocks() const { return tables_.allocator(); }
   std::size_t requests() const { return requests_.size(); }
 
  private:
-  enum class Stage : std::uint8_t { kReserved, kRunning, kYielding, kAborted };
+  enum class Stage : std::uint8_t { kReserved, kRunning, kFinishing, kYielding, kAborted };
   struct Request {
     std::uint64_t stay = 0;  // in order of arrival here
     Stage stage = Stage::kReserved;
@@ -47,6 +52,7 @@ class DecodeRank final : public RankRole {
     std::uint32_t generated = 0;
     std::uint32_t jobs = 0;  // of the mover, under way
     std::string yield_reason;
+    wire::TokenOut last;  // kFinishing: kept back until the answer's blocks are in the pool
   };
 
   void on_reserve(const wire::DecodeReserve& message);
@@ -58,6 +64,8 @@ class DecodeRank final : public RankRole {
   void draw(model::RequestId id, Request& request, std::span<const float> logits);
   void store_last_block(Request& request);
   void end_if_idle(model::RequestId id);
+  /// `report_` with this rank's load as it is now.
+  void send_report();
 
   DecodeRankConfig config_;
   LlamaShape shape_;
@@ -66,6 +74,7 @@ class DecodeRank final : public RankRole {
   Outbox& outbox_;
   kv::BlockTables tables_;
   std::map<model::RequestId, Request> requests_;
+  std::size_t moves_ = 0;  // jobs of the mover under way, those of requests that left too
   std::vector<model::RequestId> batch_;
   std::vector<Segment> segments_;
   wire::DecodeStep report_;

@@ -264,11 +264,15 @@ void PrefillRank::complete(Request& request, std::span<const float> logits) {
   if (std::find(start.stop_tokens.begin(), start.stop_tokens.end(), request.done.first_token) !=
       start.stop_tokens.end()) {
     request.done.finish = model::FinishReason::kStop;
-    return finish(start.id);
+    return store_then_finish(request);
   }
-  if (start.hand_over == 0) return finish(start.id);
-  if (start.hand_over == 0) return finish(start.id);
+  if (start.hand_over == 0) return store_then_finish(request);
   if (request.target) hand_over(request);
+}
+
+void PrefillRank::store_then_finish(Request& request) {
+  request.stage = Stage::kStoring;
+  if (request.jobs == 0) finish(request.start.id);
 }
 
 void PrefillRank::hand_over(Request& request) {
@@ -292,6 +296,7 @@ void PrefillRank::hand_over(Request& request) {
 
 void PrefillRank::on_moved(MoveDone done) {
   for (const std::uint32_t block : done.job.blocks) tables_.allocator().release(block);
+  --moves_;
   const auto found = requests_.find(done.job.id);
   if (found != requests_.end() && found->second.stay == done.job.stay) {
     Request& request = found->second;
@@ -301,6 +306,7 @@ void PrefillRank::on_moved(MoveDone done) {
       if (request.jobs == 0) end(done.job.id);
     } else if (done.job.kind == MoveJob::Kind::kStore) {
       request.done.stored_blocks -= static_cast<std::uint32_t>(done.job.blocks.size()) - done.moved;
+      if (request.stage == Stage::kStoring && request.jobs == 0) finish(done.job.id);
     } else if (done.job.kind == MoveJob::Kind::kHandOver) {
       // A target that is gone is the control's to know and to mend: it sees that nothing was handed over.
       if (!done.status)
@@ -328,6 +334,7 @@ void PrefillRank::submit(MoveJob job) {
   Request& request = requests_.at(job.id);
   ++request.jobs;
   job.stay = request.stay;
+  ++moves_;
   mover_.submit(std::move(job));
 }
 

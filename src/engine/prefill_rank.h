@@ -32,13 +32,17 @@ class PrefillRank final : public RankRole {
   void on_moved(MoveDone done) override;
   Proposal propose() override;
   std::span<const Segment> plan(base::Nanos budget) override;
+  bool idle() const override { return requests_.empty() && moves_ == 0; }
+  std::uint32_t blocks_free() const override {
+    return static_cast<std::uint32_t>(tables_.allocator().free());
+  }
   void finish_step(const Forward& forward) override;
 
   const kv::BlockAllocator& blocks() const { return tables_.allocator(); }
   std::size_t requests() const { return requests_.size(); }
 
  private:
-  enum class Stage : std::uint8_t { kQueued, kFetching, kComputing, kComputed, kHandingOver };
+  enum class Stage : std::uint8_t { kQueued, kFetching, kComputing, kComputed, kHandingOver, kStoring };
   struct Image {
     model::ImageSpan span;
     std::vector<float> rows;  // [tokens][hidden]; empty until the encoder's answer came
@@ -68,6 +72,8 @@ class PrefillRank final : public RankRole {
   base::TokenCount ready_until(const Request& request) const;
   void store_new_blocks(Request& request, std::int64_t before);
   void complete(Request& request, std::span<const float> logits);
+  /// The end of an answer of one token: whoever continues the conversation finds its blocks in the pool.
+  void store_then_finish(Request& request);
   void hand_over(Request& request);
   void finish(model::RequestId id);
   void fail(model::RequestId id, base::Code code, std::string message);
@@ -83,6 +89,7 @@ class PrefillRank final : public RankRole {
   policy::RankScheduler scheduler_;
   kv::BlockTables tables_;
   std::map<model::RequestId, Request> requests_;
+  std::size_t moves_ = 0;               // jobs of the mover under way, those of requests that left too
   std::deque<model::RequestId> queue_;  // waiting for blocks
   policy::Vote vote_;
   policy::StepPlan plan_;

@@ -73,6 +73,8 @@ class Rank {
   base::Status join_group();
   base::Status dial_control();
   base::Status take_events();
+  /// Tells the control process, once, when the last of everything has left.
+  void report_when_idle();
   base::Status step(std::span<const Group::Values> proposals);
 
   const RankOptions& options_;
@@ -90,6 +92,7 @@ class Rank {
   std::unique_ptr<BlockMover> mover_;
   std::unique_ptr<RankRole> role_;
   bool stopping_ = false;
+  bool idle_ = true;
   base::Status loss_;  // why this rank stops, when nobody asked it to
 };
 
@@ -197,6 +200,7 @@ base::Status Rank::serve() {
     TRIMTAB_TRY(take_events());
     stopping_ = stopping_ || terminated.load();
     const RankRole::Proposal mine = role_->propose();
+    report_when_idle();
     auto all = group_->all_gather({mine.vote.value, mine.has_work, stopping_, std::int64_t{bell}});
     if (!all) return tl::unexpected(all.error());
     bool work = false, stop = false;
@@ -217,6 +221,12 @@ base::Status Rank::serve() {
       TRIMTAB_TRY(group_->sleep(static_cast<std::uint32_t>(oldest_bell)));
     }
   }
+}
+
+void Rank::report_when_idle() {
+  const bool idle = role_->idle();
+  if (idle && !idle_) outbox_->send(wire::Idle{role_->blocks_free()});
+  idle_ = idle;
 }
 
 base::Status Rank::take_events() {

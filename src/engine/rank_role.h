@@ -39,6 +39,9 @@ class RankRole {
   virtual Proposal propose() = 0;
   /// What this rank computes in the step; valid until `finish_step`. Empty: an empty batch.
   virtual std::span<const Segment> plan(base::Nanos budget) = 0;
+  /// Nothing of any request is held and no block is being moved.
+  virtual bool idle() const = 0;
+  virtual std::uint32_t blocks_free() const = 0;
   /// The step is done; logits are in `forward`. Not called for empty batches.
   virtual void finish_step(const Forward& forward) = 0;
 };

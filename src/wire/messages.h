@@ -36,6 +36,7 @@ enum class Type : std::uint16_t {
   kDecodeStep,
   kPreempted,
   kReleased,
+  kIdle,
   kEncode = 64,
   kEncoded,
   kEncodeFailed,
@@ -271,6 +272,18 @@ struct Released {
   template <class A>
   void visit(A& a) {
     a(id, blocks_free);
+  }
+};
+
+/// Prefill or decode rank -> control: the last request left and the last block move ended; nothing is held
+/// any more
+/// (`blocks_free` must then be all blocks: a leak shows here).
+struct Idle {
+  static constexpr Type kType = Type::kIdle;
+  std::uint32_t blocks_free = 0;
+  template <class A>
+  void visit(A& a) {
+    a(blocks_free);
   }
 };
 
