@@ -1,6 +1,8 @@
 """Ranks that die, clients that vanish: requests are redone, the others go on, nothing is left behind."""
 import concurrent.futures
-import threading
+import contextlib
+import http.client
+import json
 import time
 
 import pytest
@@ -70,21 +72,16 @@ def kill_busy(system, role):
 
 def test_two_hundred_vanishing_clients_leave_nothing(system):
     """Clients that leave at every stage: before the first byte, in the queue, while prefilling, after some tokens."""
-    import httpx
 
     def vanish(number):
-        body = {'model': NAME, 'messages': [{'role': 'user', 'content': f'{number} ' + LONG[:40 * (number % 30)]}], 'max_tokens': 64,
-                'temperature': 0, 'stream': True}
-        patience = (0.002, 0.02, 0.1, 0.4, 1.0)[number % 5]
-        stop = threading.Event()
-        with httpx.Client(timeout=httpx.Timeout(30, read=patience)) as client:
-            try:
-                with client.stream('POST', system.url + '/v1/chat/completions', json=body) as answer:
-                    for count, _ in enumerate(answer.iter_lines()):
-                        if count >= number % 7:
-                            break
-            except httpx.HTTPError:
-                stop.set()  # left while waiting: that is the point
+        body = json.dumps({'model': NAME, 'messages': [{'role': 'user', 'content': f'{number} ' + LONG[:40 * (number % 30)]}],
+                           'max_tokens': 64, 'temperature': 0, 'stream': True})
+        connection = http.client.HTTPConnection('127.0.0.1', system.port, timeout=(0.002, 0.02, 0.1, 0.4, 1.0)[number % 5])
+        with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
+            connection.request('POST', '/v1/chat/completions', body, {'content-type': 'application/json'})
+            answer = connection.getresponse()
+            for _ in range(2 * (number % 7)):
+                answer.readline()
 
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         list(pool.map(vanish, range(200)))
@@ -93,13 +90,20 @@ def test_two_hundred_vanishing_clients_leave_nothing(system):
     assert complete(system, 'Say hello.', 8)
 
 
-def test_an_overloaded_decode_rank_preempts_and_resumes(tmp_path):
-    """Arenas that hold one and a half requests: someone must yield, and every answer is the one of a quiet system."""
-    prompts = [f'Story number {i}: ' + 'the ship sailed on and on. ' * 90 for i in range(4)]
-    overrides = {'decode': {'groups': 1, 'ranks': 1, 'kv_blocks': 65, 'headroom_tokens': 1, 'max_running': 16}}
+def test_a_full_decode_rank_preempts_and_resumes(tmp_path):
+    """Thirteen requests reserve every block of the rank and then grow: some must yield, and no answer changes by it."""
+    prompts = [LONG[:1700] + f' Tell me {topic}.' for topic in ('about storms', 'about harbours', 'about whales')]
+    overrides = {'decode': {'groups': 1, 'ranks': 1, 'kv_blocks': 65, 'headroom_tokens': 127, 'max_running': 16}}
     with Served(tmp_path, tmp_path / 'state', overrides) as served:
-        quiet = [complete(served, prompt, 16) for prompt in prompts]
-        with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            busy = list(pool.map(lambda prompt: complete(served, prompt, 16), prompts * 2))
-        assert busy == quiet * 2
+        def answer(prompt):
+            done = served.openai().chat.completions.create(model=NAME, messages=[{'role': 'user', 'content': prompt}],
+                                                           max_tokens=240, temperature=0)
+            return done.id, done.choices[0].message.content
+
+        quiet = [answer(prompt)[1] for prompt in prompts]
+        with concurrent.futures.ThreadPoolExecutor(15) as pool:
+            busy = list(pool.map(answer, prompts * 5))
+        assert [text for _, text in busy] == quiet * 5
+        requeued = [request for request, _ in busy if any(e['kind'] == 'requeue' for e in served.record(request)['events'])]
+        assert requeued, 'nobody had to yield: the test no longer fills the rank'
         served.wait_idle()
