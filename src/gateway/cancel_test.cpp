@@ -91,7 +91,7 @@ TEST(Cancel, TenThousandCancelsLeaveNothingBehind) {
                                request_text("/v1/chat/completions", true, std::string(200, 'c')),
                                request_text("/v1/chat/completions", false, std::string(200, 'd'))};
   std::vector<net::BlockingClient> open;  // a few stay open for a while
-  std::size_t resident_before = 0;
+  [[maybe_unused]] std::size_t resident_before = 0;
   for (int i = 0; i < 10'000; ++i) {
     if (i == 3'000) resident_before = resident_bytes();
     auto client = gateway.connect();
