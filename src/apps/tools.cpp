@@ -53,7 +53,8 @@ void add_logits(CLI::App& app) {
   command
       ->add_option("--chunk-tokens", options->chunk_tokens, "tokens computed at a time; never changes a bit")
       ->capture_default_str();
-  command->add_flag("--f32-cache", options->f32_cache, "keys and values unrounded, instead of the f16 that ranks keep");
+  command->add_flag("--f32-cache", options->f32_cache,
+                    "keys and values unrounded, instead of the f16 that ranks keep");
   command->add_option("--ffn-experts", options->ffn_experts, "fixed parts of the FFN")->capture_default_str();
   command->callback([options] { exit_with(engine::logits_command(*options)); });
 }

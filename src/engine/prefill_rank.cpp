@@ -388,11 +388,9 @@ void PrefillRank::report_step() {
   for (const auto& [id, request] : requests_) {
     if (request.ending || (request.stage != Stage::kQueued && request.stage != Stage::kFetching)) continue;
     ++report.waiting;
-    report.waiting_ns +=
-        scheduler_.cost()
-            .request(base::TokenCount{request.start.hit_tokens},
-                     base::TokenCount{static_cast<std::int64_t>(request.start.tokens.size())})
-            .value;
+    const base::TokenCount hit{request.start.hit_tokens};
+    const base::TokenCount all{static_cast<std::int64_t>(request.start.tokens.size())};
+    report.waiting_ns += scheduler_.cost().request(hit, all).value;
   }
   report.blocks_free = tables_.allocator().free();
   outbox_.send(report);
