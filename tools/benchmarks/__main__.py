@@ -1,10 +1,10 @@
-"""./bench NAME [--json] [--trace PATH]"""
+"""./bench NAME [--json] [--trace PATH], or ./bench --publish, which runs all of them and writes docs/benchmarks.md."""
 import argparse
 import json
 import sys
 
 from benchmarks import engine, gateway, kv, policy, text
-from benchmarks.report import machine, print_table
+from benchmarks.report import ROOT, machine, markdown, print_table
 
 BENCHES = {
     'policy': (policy.run, 'decisions: prefill pull, decode choice, chunk solve, hash chain; gateway CPU per request and token'),
@@ -15,6 +15,18 @@ BENCHES = {
 }
 
 
+HEAD = """# Benchmarks
+
+Written by `./bench --publish`; each table by `./bench NAME` (`--json` for programs). CPU time, medians of five runs; a ratio is ours over
+the peer's in the same run. Machine: {cores} cores, {cpu}, {system}.
+
+"""
+
+
+def report(name, arguments):
+    return {'bench': name, 'machine': machine(), 'results': BENCHES[name][0](arguments)}
+
+
 def main():
     parser = argparse.ArgumentParser(prog='./bench', description=__doc__)
     parser.add_argument('name', nargs='?', choices=sorted(BENCHES), help='which benchmark')
@@ -22,17 +34,21 @@ def main():
     parser.add_argument('--json', action='store_true', help='print the JSON form instead of a table')
     parser.add_argument('--trace', metavar='PATH', help='a recorded trace (Mooncake jsonl) to draw prompt lengths from; '
                         'without it each bench generates its own load')
+    parser.add_argument('--publish', action='store_true', help='run every benchmark and write docs/benchmarks.md')
     arguments = parser.parse_args()
+    if arguments.publish:
+        sections = [markdown(report(name, arguments)) for name in ('policy', 'engine', 'kv', 'text')]
+        (ROOT / 'docs/benchmarks.md').write_text(HEAD.format(**machine()) + '\n'.join(sections))
+        return 0
     if arguments.list or arguments.name is None:
         for name, (_, what) in sorted(BENCHES.items()):
             print(f'{name:10} {what}')
         return 0 if arguments.list else 2
-    results = BENCHES[arguments.name][0](arguments)
-    report = {'bench': arguments.name, 'machine': machine(), 'results': results}
+    measured = report(arguments.name, arguments)
     if arguments.json:
-        print(json.dumps(report, indent=1))
+        print(json.dumps(measured, indent=1))
     else:
-        print_table(report)
+        print_table(measured)
     return 0
 
 

@@ -70,3 +70,13 @@ def print_table(report):
     for row in rows:
         cells = [cell.ljust(width) if i in (0, 2, 5) else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))]
         print('  '.join(cells).rstrip())
+
+
+def markdown(report):
+    lines = [f"## {report['bench']}", '', f"`./bench {report['bench']}`", '', '| figure | value | unit | goal | met | peer | peer value | ratio |',
+             '|---|---|---|---|---|---|---|---|']
+    for item in report['results']:
+        met = {None: '', True: 'yes', False: '**no**'}[item['met']]
+        lines.append(f"| {item['name']} | {figure(item['value'])} | {item['unit']} | {figure(item['goal'])} | {met} | {item['peer'] or ''} | "
+                     f"{figure(item['peer_value'])} | {figure(item['ratio'])} |")
+    return '\n'.join(lines) + '\n'
