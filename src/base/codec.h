@@ -78,6 +78,8 @@ class Reader {
   }
   bool ok() const { return ok_; }
   bool at_end() const { return rest_.empty(); }
+  /// For a `visit` that reads something it cannot accept.
+  void reject() { ok_ = false; }
 
  private:
   template <class T>

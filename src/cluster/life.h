@@ -17,7 +17,7 @@ namespace trimtab::cluster {
 enum class Stage : std::uint8_t {
   kMatching,    // the host computes keys and asks the pool
   kQueued,      // in its tier's queue
-  kGranted,     // leased to a rank, not sent yet: its decode place is not reserved
+  kGranted,     // leased to a rank, not sent yet: no decode place is in sight for it
   kPrefilling,  // sent to the rank
   kDecoding,
 };
@@ -28,8 +28,7 @@ enum class Seat : std::uint8_t {
   kNone,
   kWanted,     // no rank has room (or one has not let go of it yet): held, asked again after each change
   kReserving,  // a rank was asked
-  kReserved,   // it said yes
-  kTarget,     // the prefill rank knows where to hand over
+  kTarget,     // it said yes, and the prefill rank knows where to hand over
   kGone,       // it knew, and the decode group was lost: what it hands over is lost too
   kRunning,
 };
@@ -79,7 +78,9 @@ struct Life {
   RankId decode;                      // from kReserving on, kGone excluded
   std::optional<Nanos> wanted_since;  // in this pass
   TokenCount held_kv;                 // counted among the held while kWanted
+  bool parked = false;                // kWanted only because a rank has not answered an abort yet
   bool held_logged = false;
+  bool ending = false;  // it is being forgotten: its id will not be used again
 
   TokenCount tokens() const { return prompt + generated; }
   TokenCount output_left() const { return output_limit - generated; }

@@ -165,6 +165,10 @@ void Machine::settle_lost(Place place) {
   for (const Releases::Settled& one : releases_.lost(place)) {
     if (one.next) emit(Abort{one.id, *one.next});
   }
+  for (auto entry = quarantined_.lower_bound({place, RequestId{0}});
+       entry != quarantined_.end() && entry->first.first == place;) {
+    entry = quarantined_.erase(entry);
+  }
   for (auto job = aborted_images_.lower_bound({place, RequestId{0}});
        job != aborted_images_.end() && job->first.first == place;) {
     job = aborted_images_.erase(job);
@@ -221,6 +225,7 @@ void Machine::drop_group(Place lost, const std::string& why) {
       if (life->stage == Stage::kPrefilling && life->seat == Seat::kTarget && r != lost.rank) {
         const Place decode = Place::of(Role::kDecode, life->decode);
         unhold(decode, id);
+        quarantine(*life, decode);
         releases_.expect(id, place, decode);
         life->seat = Seat::kNone;
       }
@@ -264,7 +269,9 @@ void Machine::on(const Released& event) {
   if (!releases_.released(event.id, event.from, next)) return;
   if (next) emit(Abort{event.id, *next});
   if (event.from.role == Role::kDecode) {
-    decode_->ended(event.id, now_);
+    const auto alias = quarantined_.find({event.from, event.id});
+    decode_->ended(alias == quarantined_.end() ? event.id : alias->second, now_);
+    if (alias != quarantined_.end()) quarantined_.erase(alias);
     reopen(event.from.rank_id());
   } else if (event.from.role == Role::kVision) {
     if (const auto jobs = aborted_images_.find({event.from, event.id}); jobs != aborted_images_.end()) {

@@ -108,6 +108,7 @@ class Machine {
   void give_up_waiting();
   void expire_leases();
   void spoke(Place place);
+  void extend_leases(Place place);
   Nanos quota_left(const Life& life) const;
   bool seat_is_due(const Life& life) const;
 
@@ -130,7 +131,11 @@ class Machine {
   void on(const Preempted& event);
   /// Looks for a decode place; true when one was asked for. False: held, or the request ended.
   bool want_seat(Life& life);
-  void hold_seat(Life& life);
+  void hold_seat(Life& life, bool parked);
+  /// The life goes on while a decode rank still has to let go of it: the room stays counted, under another
+  /// id.
+  void quarantine(Life& life, Place place);
+  std::vector<RankId> unanswered(RequestId id) const;
   void seat_lost(Life& life, base::Code code, const std::string& why);
   void decode_ended(Life& life);
   void reopen(RankId rank);
@@ -184,6 +189,9 @@ class Machine {
   Nanos round_ends_;
   std::optional<Nanos> timer_;
   TokenCount held_tokens_;
+  std::size_t parked_ = 0;                                        // of held_
+  std::map<std::pair<Place, RequestId>, RequestId> quarantined_;  // the id in the decode account
+  std::uint64_t alias_ = UINT64_MAX;
 
   Nanos now_;
   std::vector<Action>* out_ = nullptr;  // of the step under way

@@ -26,15 +26,16 @@ void Machine::log_choice(Life& life, const policy::DecodeDecision& decision, Tok
 bool Machine::want_seat(Life& life) {
   const RequestId id = life.id;
   if (!life.wanted_since) life.wanted_since = now_;
-  // One request never stands twice in an account: a rank that was told to let go of it has to answer first.
-  if (releases_.pending(id, Role::kDecode)) {
-    hold_seat(life);
-    return false;
-  }
   // The KV at the hand-over has the token that the prefill draws to come.
   const TokenCount kv = life.tokens() + TokenCount{1};
   const TokenCount queued = held_tokens_ - (life.seat == Seat::kWanted ? life.held_kv : TokenCount{});
+  // A rank that was told to let go of the request has to answer before it can be asked for it again.
+  const std::vector<RankId> excluded = unanswered(id);
+  for (const RankId rank : excluded) decode_->set_open(rank, false);
   const policy::DecodeDecision decision = decode_->decide({id, kv, queued, *life.wanted_since}, now_);
+  for (const RankId rank : excluded) {
+    if (!refused_.contains(rank)) decode_->set_open(rank, members_.open(Place::of(Role::kDecode, rank)));
+  }
   const TokenCount growth = std::min(life.output_left(), TokenCount{config_.decode.headroom_tokens});
   const TokenCount reserve = life.tokens() + growth;
   if (!decision.rank && decision.reason.rule == policy::DecodeRule::kNeverFits) {
@@ -49,7 +50,7 @@ bool Machine::want_seat(Life& life) {
   if (!decision.rank) {
     if (!life.held_logged) log_choice(life, decision, reserve);
     life.held_logged = true;
-    hold_seat(life);
+    hold_seat(life, !excluded.empty());
     return false;
   }
   if (life.seat == Seat::kWanted) let_go_seat(life);
@@ -60,12 +61,38 @@ bool Machine::want_seat(Life& life) {
   decode_->reserve(id, life.decode, kv, now_, life.preemptions);
   hold(Place::of(Role::kDecode, life.decode), id);
   emit(Reserve{id, life.decode, reserve});
+  // By our account there is room; the answer comes while the prompt is computed. Should it be no, the
+  // finished KV waits in the prefill rank for the next choice, for a bounded time.
+  if (life.stage == Stage::kGranted) start_prefill(life);
   return true;
 }
 
-void Machine::hold_seat(Life& life) {
-  if (life.seat == Seat::kWanted) return;
+std::vector<RankId> Machine::unanswered(RequestId id) const {
+  std::vector<RankId> ranks;
+  if (!releases_.pending(id, Role::kDecode)) return ranks;
+  for (const RankId rank : decode_->ledger().open_ranks()) {
+    if (releases_.pending(id, Place::of(Role::kDecode, rank))) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+void Machine::quarantine(Life& life, Place place) {
+  if (life.ending) return;
+  const RequestId alias{alias_--};
+  decode_->ended(life.id, now_);
+  decode_->reserve(alias, place.rank_id(), life.tokens() + TokenCount{1}, now_);
+  quarantined_[{place, life.id}] = alias;
+}
+
+void Machine::hold_seat(Life& life, bool parked) {
+  if (life.seat == Seat::kWanted) {
+    parked_ += (parked ? 1U : 0U) - (life.parked ? 1U : 0U);
+    life.parked = parked;
+    return;
+  }
   life.seat = Seat::kWanted;
+  life.parked = parked;
+  parked_ += parked ? 1 : 0;
   held_.emplace(*life.wanted_since, life.id);
   life.held_kv = life.tokens();
   held_tokens_ += life.held_kv;
@@ -78,8 +105,8 @@ void Machine::retry_held() {
   for (const auto& [since, id] : order) {
     Life* life = find(id);
     if (life == nullptr || life->seat != Seat::kWanted) continue;
-    if (releases_.pending(id, Role::kDecode)) continue;  // it waits for one rank's answer, not for room
-    if (!want_seat(*life) && find(id) != nullptr) return;
+    if (want_seat(*life) || find(id) == nullptr) continue;
+    if (!life->parked) return;  // a parked one waits for one rank's answer, not for room
   }
 }
 
@@ -104,13 +131,9 @@ void Machine::on(const Reserved& event) {
     want_seat(life);
     return;
   }
-  life.seat = Seat::kReserved;
-  if (life.stage == Stage::kGranted) {
-    start_prefill(life);
-  } else {
-    life.seat = Seat::kTarget;
-    emit(SendTarget{life.id, *life.prefill, life.decode});
-  }
+  life.seat = Seat::kTarget;
+  emit(SendTarget{life.id, *life.prefill, life.decode});
+  extend_leases(Place::of(Role::kPrefill, *life.prefill));
 }
 
 /// The rank holds nothing of it any more.
@@ -176,7 +199,6 @@ void Machine::seat_lost(Life& life, base::Code code, const std::string& why) {
   decode_ended(life);
   switch (seat) {
     case Seat::kReserving:
-    case Seat::kReserved:
       want_seat(life);  // nothing was handed over: only the choice is made again
       break;
     case Seat::kTarget:

@@ -175,6 +175,7 @@ void Machine::let_go_prefill(Life& life) {
     if (life.seat == Seat::kTarget) {
       then = Place::of(model::Role::kDecode, life.decode);
       unhold(*then, life.id);
+      quarantine(life, *then);
       life.seat = Seat::kNone;
     } else if (life.seat == Seat::kGone) {
       life.seat = Seat::kNone;
@@ -196,15 +197,16 @@ void Machine::let_go_seat(Life& life) {
     case Seat::kWanted:
       held_.erase({*life.wanted_since, life.id});
       held_tokens_ -= life.held_kv;
+      parked_ -= life.parked ? 1 : 0;
       break;
     case Seat::kGone:
       break;
     case Seat::kReserving:
-    case Seat::kReserved:
     case Seat::kTarget:
     case Seat::kRunning: {
       const Place place = Place::of(model::Role::kDecode, life.decode);
       unhold(place, life.id);
+      quarantine(life, place);
       abort(life.id, place);
       break;
     }
@@ -214,6 +216,7 @@ void Machine::let_go_seat(Life& life) {
 
 void Machine::erase(Life& life) {
   const RequestId id = life.id;
+  life.ending = true;
   if (life.stage == Stage::kQueued) queue_->ack(id);
   let_go_prefill(life);
   let_go_seat(life);

@@ -19,7 +19,7 @@ void Machine::on(const Pull& event) {
 // While a request waits for room on the decode side, no further one is let into an engine: what cannot go on
 // must not hold prefill memory, and work waits here, never inside an engine.
 void Machine::serve() {
-  while (held_.empty()) {
+  while (held_.size() == parked_) {
     const std::optional<policy::Grant> granted = queue_->next(now_);
     if (!granted) return;
     grant(*granted);
@@ -49,11 +49,11 @@ void Machine::grant(const policy::Grant& granted) {
   emit(Grant{life.id, rank, life.tokens(), life.hit, life.quota, granted.item.blocks});
   encode_images(life);
   if (find(granted.item.id) == nullptr) return;  // an image that nobody can encode ended it
-  // Short work is over before a decode rank could answer, so its place comes first; long work starts at once.
-  if (!life.needs_decode() || !seat_is_due(life)) {
-    start_prefill(life);
-  } else {
+  // Short work starts when a decode place is in sight (want_seat starts it), long work at once.
+  if (life.needs_decode() && seat_is_due(life)) {
     want_seat(life);
+  } else {
+    start_prefill(life);
   }
 }
 
@@ -75,10 +75,6 @@ void Machine::start_prefill(Life& life) {
   queue_->extend(life.id, now_);  // the rank's time starts now
   emit(StartPrefill{life.id, *life.prefill, life.tokens(), life.hit, life.quota, life.batch_cap,
                     life.needs_decode()});
-  if (life.seat == Seat::kReserved) {
-    life.seat = Seat::kTarget;
-    emit(SendTarget{life.id, *life.prefill, life.decode});
-  }
   send_ready_images(life);
 }
 
@@ -86,10 +82,7 @@ void Machine::on(const PrefillStepped& event) {
   const Place place = Place::of(Role::kPrefill, event.from);
   if (!members_.heard(place)) return;
   spoke(place);
-  // A step is a sign of life for everything that waits in the rank's FIFO.
-  if (const auto held = holdings_.find(place); held != holdings_.end()) {
-    for (const RequestId id : held->second) queue_->extend(id, now_);
-  }
+  extend_leases(place);  // a step is a sign of life for everything that waits in the rank's FIFO
   for (const ChunkReport& chunk : event.chunks) {
     Life* life = holder(chunk.id, place);
     if (life == nullptr || life->stage != Stage::kPrefilling) continue;
@@ -174,6 +167,13 @@ void Machine::prefill_lost(Life& life, Place place, base::Code code, const std::
   requeue(life, place, true, code, why);
 }
 
+/// The rank's time runs anew for all that it has: it works, or what it waited for has just been sent.
+void Machine::extend_leases(Place place) {
+  const auto held = holdings_.find(place);
+  if (held == holdings_.end()) return;
+  for (const RequestId id : held->second) queue_->extend(id, now_);
+}
+
 /// A sign of life. What an engine says changes its account, so its next pull follows at once.
 void Machine::spoke(Place place) {
   ++reports_[place];
@@ -195,8 +195,7 @@ void Machine::expire_leases() {
       return life.stage == Stage::kGranted || seatless ||
              std::any_of(life.images.begin(), life.images.end(), awaited);
     });
-    if (!waits) continue;
-    for (const RequestId id : ids) queue_->extend(id, now_);
+    if (waits) extend_leases(place);
   }
   for (const policy::Returned& returned : queue_->expire(now_)) {
     queue_->ack(returned.item.id);  // it comes back through the match: the pool may have more of it by now

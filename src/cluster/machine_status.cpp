@@ -78,7 +78,7 @@ Census Machine::census() const {
                 static_cast<std::uint64_t>(held_tokens_.value);
   for (const auto& [place, ids] : holdings_) census.holdings += ids.size();
   census.deadlines = deadlines_.size();
-  census.releases = releases_.size() + aborted_images_.size();
+  census.releases = releases_.size() + quarantined_.size() + parked_ + aborted_images_.size();
   census.decode_accounts = decode_->ledger().requests_known();
   census.vision_jobs = vision_->jobs_known();
   census.admission_accounts =

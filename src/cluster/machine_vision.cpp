@@ -112,6 +112,7 @@ void Machine::send_ready_images(Life& life) {
     if (image.stage != ImageStage::kReady || !life.needs(image)) continue;
     image.stage = ImageStage::kSent;
     emit(SendEmbeddings{life.id, i, *life.prefill});
+    extend_leases(Place::of(Role::kPrefill, *life.prefill));
   }
 }
 

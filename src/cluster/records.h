@@ -246,7 +246,7 @@ void visit_variant(Variant& value, A& archive) {
   auto index = static_cast<std::uint8_t>(value.index());
   archive(index);
   if constexpr (std::is_same_v<A, base::Reader>) {
-    // An index beyond the list stays at the first alternative; the bytes left over then fail the decoding.
+    if (index >= std::variant_size_v<Variant>) archive.reject();
     [&]<std::size_t... I>(std::index_sequence<I...>) {
       ((index == I ? static_cast<void>(value.template emplace<I>()) : static_cast<void>(0)), ...);
     }

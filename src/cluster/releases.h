@@ -12,7 +12,7 @@ namespace trimtab::cluster {
 /// What was aborted and not answered yet. Until the Released comes (or the place is lost):
 ///  - what the place says about the request is of the past and is ignored;
 ///  - the request's room there still counts in the balancers' accounts;
-///  - the request is not sent to that role again, so one id never stands twice in an account.
+///  - the request is not sent to that place again, so its messages of then and of now cannot be confused.
 ///
 /// A prefill rank may still be writing KV into the decode rank's blocks when its request is aborted. Those
 /// blocks must not go to anybody else before it has stopped, so the abort of the decode side waits for the

@@ -127,6 +127,11 @@ class World final : public Surroundings {
   std::uint64_t hash() const { return hash_; }
   std::uint64_t steps() const { return steps_; }
   const Violations& violations() const { return violations_; }
+  /// How many prefills were started at this rank so far.
+  int starts(Place place) const {
+    const auto found = starts_.find(place);
+    return found == starts_.end() ? 0 : found->second;
+  }
   const std::vector<Record>& records() const { return records_; }
   void keep_records(bool keep) { keep_records_ = keep; }
   std::int64_t embeddings_at_host() const { return static_cast<std::int64_t>(embeddings_.size()); }
@@ -163,16 +168,33 @@ class World final : public Surroundings {
 
  private:
   void one_step(const Event& event, const std::map<RequestId, std::int64_t>& positions);
-  void perform(const Action& action, const std::map<RequestId, std::int64_t>& positions);
-  void deliver(RequestId id, const std::map<RequestId, std::int64_t>& positions);
+  using Positions = std::map<RequestId, std::int64_t>;
+  void perform(const Match& match, const Positions& positions);
+  void perform(const Accept& accept, const Positions& positions);
+  void perform(const Grant&, const Positions&) {}
+  void perform(const Revoke&, const Positions&) {}
+  void perform(const StartPrefill& start, const Positions& positions);
+  void perform(const StartEncode& encode, const Positions& positions);
+  void perform(const SendEmbeddings& rows, const Positions& positions);
+  void perform(const DropEmbeddings& drop, const Positions& positions);
+  void perform(const Reserve& reserve, const Positions& positions);
+  void perform(const SendTarget& target, const Positions& positions);
+  void perform(const StartDecode& decode, const Positions& positions);
+  void perform(const Abort& abort, const Positions& positions);
+  void perform(const Deliver& token, const Positions& positions);
+  void perform(const Finish& finish, const Positions& positions);
+  void perform(const Fail& fail, const Positions& positions);
+  void perform(const Log& entry, const Positions& positions);
+  void perform(const SetTimer& timer, const Positions& positions);
   std::int64_t hit_of(RequestId id, std::int64_t tokens) const {
     std::int64_t hit = asks_.at(id).shared;
     for (const auto& engine : prefill_) hit = std::max(hit, engine->stored(id));
     return std::min(hit, tokens - 1) / model::kBlockTokens * model::kBlockTokens;
   }
-  template <class F>
-  void send(Place place, F what) {
-    link(place).to_engine(std::move(what));
+  /// Over the rank's link; read between the group's steps.
+  template <class Group, class F>
+  void to(Group& group, std::uint32_t rank, F what) {
+    link(group.place(rank)).to_engine([&group, what = std::move(what)] { group.deliver(what); });
   }
 
   model::ClusterConfig config_;
@@ -189,6 +211,7 @@ class World final : public Surroundings {
   std::map<RequestId, Ask> asks_;
   std::map<RequestId, Outcome> outcomes_;
   std::map<RequestId, std::uint64_t> granted_;
+  std::map<Place, int> starts_;
   std::set<RequestId> live_;
   std::set<std::pair<RequestId, std::uint32_t>> embeddings_;
   std::deque<std::pair<Event, std::map<RequestId, std::int64_t>>> waiting_;
