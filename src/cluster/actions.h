@@ -33,7 +33,7 @@ struct Accept {
 };
 
 /// A pull was served: this rank will get the request, `quota` and `blocks` of its offer are spent. Nothing to
-/// send yet: StartPrefill follows, at once or when the request's decode place is reserved; or Revoke.
+/// send yet: StartPrefill follows, at once or when the request's decode place is in sight; or Revoke.
 struct Grant {
   RequestId id;
   RankId rank;

@@ -42,8 +42,14 @@ class Folder {
     pass().choices.push_back(r);
     pass().chosen_at.push_back(at_);
   }
-  void operator()(const ReservedRecord& r) { pass().reservations.push_back(r); }
-  void operator()(const ChunkRecord& r) { pass().chunks.push_back(r); }
+  void operator()(const ReservedRecord& r) {
+    pass().reservations.push_back(r);
+    pass().reserved_at.push_back(at_);
+  }
+  void operator()(const ChunkRecord& r) {
+    pass().chunks.push_back(r);
+    pass().chunks_at.push_back(at_);
+  }
   void operator()(const PrefillDoneRecord& r) {
     pass().prefill = r;
     pass().prefilled_at = at_;

@@ -26,10 +26,12 @@ struct JourneyPass {
   std::optional<LeaseRecord> lease;
   Nanos leased_at;
   std::vector<ChunkRecord> chunks;
+  std::vector<Nanos> chunks_at;  // when each was reported as computed
   std::vector<JourneyImage> images;
   std::vector<DecodeRecord> choices;  // of a decode rank, held and refused ones included
   std::vector<Nanos> chosen_at;
   std::vector<ReservedRecord> reservations;
+  std::vector<Nanos> reserved_at;
   std::optional<PrefillDoneRecord> prefill;
   Nanos prefilled_at;
   std::optional<DecodeStartRecord> decode;

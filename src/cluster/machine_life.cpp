@@ -106,7 +106,7 @@ void Machine::on(const Matched& event) {
     life->first_hit = life->hit;
     emit(Accept{life->id, life->prompt, life->hit});
   }
-  enqueue(*life, life->redos > 0 || life->generated.value > 0 ? "came back, keeps its arrival" : "new");
+  enqueue(*life, life->redos > 0 || life->generated.value > 0 ? "came back, keeps its arrival" : "");
   serve();
 }
 
