@@ -162,9 +162,10 @@ TEST_F(HostLife, TheJourneyHasEveryFieldAndTheChecksumOfEveryToken) {
   turn_for(std::chrono::milliseconds(250));
   std::ostringstream text, errors;
   EXPECT_EQ(io::explain_command(folder + "/log", name, false, text, errors), 0) << errors.str();
-  for (const char* words : {"2500 prompt tokens", "queued in tier 2", "pulled by prefill engine",
-                            "of quota left", "group MIN 290.000 ms", "16 patches", "runner-up", "running",
-                            "KV tokens", "quota predicted", "spent", "first token after", "4 tokens"})
+  for (const char* words :
+       {"2500 prompt tokens", "queued in tier 2", "pulled by prefill engine", "of quota left",
+        "group MIN 290 ms", "16 patches", "runner-up", "running", "KV tokens", "under the waterline",
+        "quota predicted", "spent", "first token after", "4 tokens"})
     EXPECT_THAT(text.str(), HasSubstr(words));
   std::ostringstream json_text;
   EXPECT_EQ(io::explain_command(folder + "/log", std::to_string(id.value), true, json_text, errors), 0);

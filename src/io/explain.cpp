@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
+#include "base/duration_text.h"
 #include "cluster/journey.h"
 #include "io/record_json.h"
 
@@ -109,17 +110,21 @@ void write_tokens(std::string& text, const Parts& parts) {
   }
   fmt::format_to(out, "  blocks: {} stored in the pool by prefill, {} handed over to decode\n",
                  parts.stored_blocks, parts.handed_blocks);
+  fmt::format_to(out, "  {} tokens", parts.tokens.size());
   if (const auto per_token = time_per_token(parts))
-    fmt::format_to(out, "  time per output token {:.3f} ms\n", base::to_millis(*per_token));
-  fmt::format_to(out, "  {} tokens (at ms, id, checksum of the logits row, drawn by, step)\n",
-                 parts.tokens.size());
-  for (const TokenEntry* token : parts.tokens) {
-    fmt::format_to(out, "  {:>12.3f}  {:>6} {} {} {}/{} step {}\n",
-                   base::to_millis(parts.since_start(token->at)), token->token,
-                   hexadecimal(token->logits_checksum),
-                   token->from.role == model::Role::kDecode ? "decode" : "prefill", token->from.engine.value,
-                   token->from.rank, token->step);
+    fmt::format_to(out, ", {} each after the first", base::duration_text(*per_token));
+  for (std::size_t first = 0; first < parts.tokens.size();) {
+    // Tokens in a row of one rank are one phrase.
+    const TokenEntry& begin = *parts.tokens[first];
+    std::size_t last = first;
+    while (last + 1 < parts.tokens.size() && parts.tokens[last + 1]->from == begin.from) ++last;
+    const bool decode = begin.from.role == model::Role::kDecode;
+    fmt::format_to(out, "; {} by {} {} rank {}", last - first + 1, decode ? "decode group" : "prefill engine",
+                   begin.from.engine.value, begin.from.rank);
+    if (decode) fmt::format_to(out, " in steps {} to {}", begin.step, parts.tokens[last]->step);
+    first = last + 1;
   }
+  text += parts.tokens.empty() ? "\n" : " (ids, times and checksums: --json)\n";
 }
 
 }  // namespace

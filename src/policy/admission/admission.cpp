@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "base/duration_text.h"
 
 namespace trimtab::policy {
 namespace {
@@ -165,16 +166,13 @@ std::string_view name(AdmissionRule rule) {
 }
 
 std::string describe(const AdmissionDecision& decision) {
-  char text[320];
-  std::snprintf(
-      text, sizeof text,
-      "%s (%s): predicted TTFT %.3f s against a limit of %.3f s, %.3f s queued ahead over %.1f ranks; %lld "
-      "in flight, %lld queued",
-      decision.accepted ? "accepted" : "refused", std::string(name(decision.rule)).c_str(),
-      base::to_seconds(decision.predicted_ttft), base::to_seconds(decision.limit),
-      base::to_seconds(decision.queued_quota), static_cast<double>(decision.rate_permille) / 1000,
-      static_cast<long long>(decision.in_flight), static_cast<long long>(decision.queued));
-  std::string line = text;
+  char ranks[32];
+  std::snprintf(ranks, sizeof ranks, "%.1f", static_cast<double>(decision.rate_permille) / 1000);
+  std::string line = decision.accepted ? "admitted" : "refused (" + std::string(name(decision.rule)) + ")";
+  line += ": predicted TTFT " + base::duration_text(decision.predicted_ttft) + ", limit " +
+          base::duration_text(decision.limit) + "; " + base::duration_text(decision.queued_quota) +
+          " queued ahead over " + ranks + " ranks; " + std::to_string(decision.in_flight) + " in flight, " +
+          std::to_string(decision.queued) + " queued";
   if (decision.retry_after_s > 0) line += "; retry after " + std::to_string(decision.retry_after_s) + " s";
   return line;
 }

@@ -73,9 +73,8 @@ TEST(Admission, RefusesWhatWouldWaitTooLongAndSaysWhenToComeBack) {
   EXPECT_EQ(decision.retry_after_s, 3) << "2.5 s too long, in whole seconds";
   EXPECT_EQ(made.decide(request(0, 1_ms), 0_s).retry_after_s, 1);
   EXPECT_EQ(describe(decision),
-            "refused (ttft_limit): predicted TTFT 12.500 s against a limit of 10.000 s, 20.000 s queued "
-            "ahead over 2.0 "
-            "ranks; 1 in flight, 1 queued; retry after 3 s");
+            "refused (ttft_limit): predicted TTFT 12.5 s, limit 10 s; 20 s queued ahead over 2.0 ranks; 1 in "
+            "flight, 1 queued; retry after 3 s");
   decision = made.decide(request(0, 10'001_ms), 0_s);
   EXPECT_FALSE(decision.accepted);
   EXPECT_EQ(decision.retry_after_s, 0) << "an idle cluster could not do it either";

@@ -6,8 +6,8 @@ namespace trimtab::policy {
 namespace {
 
 std::string loads(const DecodeLoad& load) {
-  return model::to_string(load.rank) + " (" + std::to_string(load.running) + " running, KV " +
-         std::to_string(load.kv.value) + ")";
+  return "group " + std::to_string(load.rank.engine.value) + " rank " + std::to_string(load.rank.rank) +
+         " (" + std::to_string(load.running) + " running, " + std::to_string(load.kv.value) + " KV tokens)";
 }
 
 }  // namespace
@@ -37,17 +37,17 @@ std::string_view name(DecodeRule rule) {
 std::string describe(const DecodeDecision& decision) {
   const DecodeReason& reason = decision.reason;
   const std::string of_ranks =
-      std::to_string(reason.fitting) + " of " + std::to_string(reason.ranks) + " ranks";
+      std::to_string(reason.fitting) + " ranks (of " + std::to_string(reason.ranks) + ")";
   std::string text;
   switch (reason.rule) {
     case DecodeRule::kFewestBelowLine:
-      text = "fewest running of the " + of_ranks + " that stay under the line " +
+      text = "fewest running of the " + of_ranks + " under the waterline " +
              std::to_string(reason.waterline.value) + " (mean KV " + std::to_string(reason.mean_kv.value) +
              ")";
       break;
     case DecodeRule::kLeastKv:
       text = reason.waterline.value > 0
-                 ? "least KV: no rank stays under the line " + std::to_string(reason.waterline.value) +
+                 ? "least KV: no rank stays under the waterline " + std::to_string(reason.waterline.value) +
                        " (mean KV " + std::to_string(reason.mean_kv.value) + ")"
                  : "least KV of the " + of_ranks + " with room";
       break;
@@ -67,8 +67,8 @@ std::string describe(const DecodeDecision& decision) {
     case DecodeRule::kNoRanks:
       return "refused: no decode rank is known";
   }
-  if (reason.winner) text = loads(*reason.winner) + ": " + text;
-  if (reason.runner_up) text += "; next " + loads(*reason.runner_up);
+  if (reason.winner) text = "decode " + loads(*reason.winner) + ": " + text;
+  if (reason.runner_up) text += "; runner-up " + loads(*reason.runner_up);
   return text;
 }
 

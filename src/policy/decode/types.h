@@ -114,7 +114,8 @@ struct DecodeDecision {
   DecodeReason reason;
 };
 
-/// One line for logs: "g1r3: fewest running (7, KV 81,000) of 12 ranks under 98,304; next g0r2 (8, 70,100)".
+/// One line for logs: "decode group 1 rank 3 (7 running, 81000 KV tokens): fewest running of the 12 ranks (of
+/// 16) under the waterline 98304 (mean KV 83000); runner-up group 0 rank 2 (8 running, 70100 KV tokens)".
 std::string describe(const DecodeDecision& decision);
 
 }  // namespace trimtab::policy

@@ -1,6 +1,6 @@
 #include <algorithm>
-#include <cstdio>
 
+#include "base/duration_text.h"
 #include "policy/prefill/queues.h"
 
 /// The decisions of PrefillQueues: which engine, which request, which rank.
@@ -170,22 +170,18 @@ Grant PrefillQueues::grant(const Pick& picked, std::uint32_t engine_slot, Nanos 
 }
 
 std::string to_string(const Grant& grant) {
-  char text[320];
-  std::snprintf(text, sizeof text, "engine %u pulled with %.1f ms left; rank %u had most left (%.1f ms)",
-                grant.engine.value, base::to_millis(grant.engine_left), grant.rank,
-                base::to_millis(grant.ranks_left[grant.rank]));
-  std::string reason = text;
-  if (grant.rank_runner_up) {
-    std::snprintf(text, sizeof text, ", then rank %u (%.1f ms)", *grant.rank_runner_up,
-                  base::to_millis(grant.ranks_left[*grant.rank_runner_up]));
-    reason += text;
-  }
-  std::snprintf(text, sizeof text, "; tier %u, quota %.1f ms, waited %.1f ms%s%s", grant.tier.value,
-                base::to_millis(grant.item.quota), base::to_millis(grant.queue_time),
-                grant.aged ? ", aged: first whatever its key" : ", smallest key",
-                grant.helped ? ", a neighbouring tier's engine helped" : "");
-  reason += text;
-  if (grant.request_runner_up) reason += "; before request " + std::to_string(grant.request_runner_up->value);
+  const auto rank_text = [&grant](std::uint32_t rank, const char* words) {
+    return "rank " + std::to_string(rank) + words + "(" + base::duration_text(grant.ranks_left[rank]) + ")";
+  };
+  std::string reason = "pulled by prefill engine " + std::to_string(grant.engine.value) + " with " +
+                       base::duration_text(grant.engine_left) + " of quota left; " +
+                       rank_text(grant.rank, " has most of it ");
+  if (grant.rank_runner_up) reason += ", then " + rank_text(*grant.rank_runner_up, " ");
+  reason += "; waited " + base::duration_text(grant.queue_time) +
+            (grant.aged ? ", aged: first whatever its key, in tier " : ", smallest key of tier ") +
+            std::to_string(grant.tier.value);
+  if (grant.helped) reason += ", helped out by a neighbouring tier's engine";
+  if (grant.request_runner_up) reason += ", before request " + std::to_string(grant.request_runner_up->value);
   return reason;
 }
 

@@ -67,10 +67,10 @@ TEST(WorkedExample, TierEngineAndRank) {
   EXPECT_EQ(grant->rank, 2U);
   EXPECT_EQ(grant->rank_runner_up, 0U);
   EXPECT_EQ(grant->queue_time, ms(5));
-  EXPECT_EQ(to_string(*grant),
-            "engine 2 pulled with 600.0 ms left; rank 2 had most left (250.0 ms), then rank 0 (200.0 ms); "
-            "tier 2, quota "
-            "152.0 ms, waited 5.0 ms, smallest key");
+  EXPECT_EQ(
+      to_string(*grant),
+      "pulled by prefill engine 2 with 600 ms of quota left; rank 2 has most of it (250 ms), then rank 0 "
+      "(200 ms); waited 5.0 ms, smallest key of tier 2");
   EXPECT_FALSE(q.serve(ms(1005)));
   EXPECT_EQ(q.leased(), 1U);
 }

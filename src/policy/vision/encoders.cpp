@@ -11,6 +11,10 @@ std::string text(model::EncoderId id) {
   return "v" + std::to_string(id.machine.value) + "e" + std::to_string(id.encoder);
 }
 
+std::string long_text(model::EncoderId id) {
+  return "vision machine " + std::to_string(id.machine.value) + " encoder " + std::to_string(id.encoder);
+}
+
 }  // namespace
 
 const EncoderLedger::Machine* EncoderLedger::find(model::MachineId id) const {
@@ -139,9 +143,9 @@ std::string describe(const VisionDecision& decision) {
   std::string loads;
   for (const std::int64_t patches : decision.reason.patches_in_flight)
     loads += (loads.empty() ? "" : ", ") + std::to_string(patches);
-  return text(*decision.encoder) + ": fewest patches in flight on its machine (" + loads +
+  return long_text(*decision.encoder) + ": fewest patches in flight on its machine (" + loads +
          " by encoder), one machine of " + std::to_string(decision.reason.machines) +
-         (decision.reason.runner_up ? "; next " + text(*decision.reason.runner_up) : "");
+         (decision.reason.runner_up ? "; runner-up " + long_text(*decision.reason.runner_up) : "");
 }
 
 }  // namespace trimtab::policy
