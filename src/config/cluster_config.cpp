@@ -161,7 +161,7 @@ std::string cluster_config_toml(const model::ClusterConfig& c) {
   put("profile", text(c.model.profile), "name in profiles/ or a path: what the decisions know of the model");
   out += "\n[gateway]\n";
   put("host", text(c.gateway.host), "address to listen on");
-  put("port", number(c.gateway.port), "");
+  put("port", number(c.gateway.port), "TCP");
   put("body_limit_bytes", number(c.gateway.body_limit_bytes),
       "larger request bodies are refused with 413 before they are read");
   put("connections_max", number(c.gateway.connections_max),
@@ -193,13 +193,12 @@ std::string cluster_config_toml(const model::ClusterConfig& c) {
   out += "\n[decode]\n";
   put("groups", number(c.decode.groups), "DP groups");
   put("ranks", number(c.decode.ranks), "of each");
-  put("policy", text(c.decode.policy),
-      "waterline, dualpath_5_percent, round_robin, total_requests or total_tokens");
+  put("policy", text(c.decode.policy), "waterline or another one of docs/policies/decode.md");
   put("max_running", number(c.decode.max_running), "requests per rank");
   put("kv_blocks", number(c.decode.kv_blocks), "KV arena of a rank, in blocks of 128 tokens");
   put("headroom_tokens", number(c.decode.headroom_tokens), "reserved beyond the prompt before the hand-over");
   out += "\n[vision]\n";
-  put("machines", number(c.vision.machines), "");
+  put("machines", number(c.vision.machines), "each image goes to one of them");
   put("encoders", number(c.vision.encoders), "per machine");
   put("images_max", number(c.vision.images_max), "per request");
   out += "\n[pool]\n";

@@ -1,5 +1,5 @@
 // Memory: reservations, headroom, holding and preemption; and what a wrong configuration is told.
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include "policy/decode/policy.h"
 
@@ -134,9 +134,9 @@ TEST(DecodeRegistry, NamesTheOffendingValueAndTheFix) {
     const auto made = make_decode_policy(config);
     return made ? std::string("accepted") : made.error().message;
   };
-  EXPECT_EQ(error([](DecodeConfig& c) { c.policy = "waterlin"; }),
-            "there is no decode policy \"waterlin\"; did you mean \"waterline\"? Known: waterline, dualpath, "
-            "round_robin, total_requests, total_tokens");
+  EXPECT_THAT(error([](DecodeConfig& c) { c.policy = "waterlin"; }),
+              ::testing::StartsWith("there is no decode policy \"waterlin\"; did you mean \"waterline\"? "
+                                    "Known: waterline, dualpath, "));
   EXPECT_EQ(error([](DecodeConfig& c) { c.headroom_tokens = 126; }),
             "headroom_tokens is 126; it must be from 127 to 16777216");
   EXPECT_EQ(error([](DecodeConfig& c) { c.slack_permille = -1; }),

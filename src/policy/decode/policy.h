@@ -12,7 +12,7 @@ namespace trimtab::policy {
 
 /// Chooses the decode rank of each request: one placer over all ranks of its groups (independent placers herd
 /// and lose 3 to 7 points). A policy is a class with one function, `choose`, in one file, and one line in
-/// registry.cpp; the accounting, the memory rules, the reservations and the tests of all policies come with
+/// policies.h; the accounting, the memory rules, the reservations and the tests of all policies come with
 /// this base.
 ///
 /// Life of a request: decide -> reserve -> admitted -> grew ... -> ended. Whatever ends it (done, cancelled,
