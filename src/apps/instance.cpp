@@ -8,6 +8,8 @@
 
 #include "config/cluster_config.h"
 #include "config/profile.h"
+#include "policy/decode/policy.h"
+#include "policy/prefill/orders.h"
 
 namespace trimtab::apps {
 
@@ -69,6 +71,19 @@ std::string default_python() {
   return fs::exists(packaged, ignored) ? packaged.string() : "python3";
 }
 
+namespace {
+
+/// The room `config` knows no policies, so their names are looked up here, for every command alike.
+base::Status check_policies(const model::ClusterConfig& config) {
+  if (auto policy = policy::make_decode_policy(policy::decode_config(config.decode)); !policy)
+    return tl::unexpected(policy.error());
+  if (auto order = policy::find_queue_order(config.prefill.order); !order)
+    return tl::unexpected(order.error());
+  return {};
+}
+
+}  // namespace
+
 base::Result<Instance> load_instance(const InstanceOptions& options, bool needs_model) {
   auto config = config::load_cluster_config(options.config_path);
   if (!config) return tl::unexpected(config.error());
@@ -81,6 +96,7 @@ base::Result<Instance> load_instance(const InstanceOptions& options, bool needs_
   out.profile = std::move(*profile);
   out.profile.quota_scope = out.config.prefill.quota_scope;
   TRIMTAB_TRY(config::check_against_profile(out.config, out.profile));
+  TRIMTAB_TRY(check_policies(out.config));
   if (needs_model) {
     auto model = find_model(options, out.config);
     if (!model) return tl::unexpected(model.error());

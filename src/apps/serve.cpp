@@ -16,8 +16,6 @@
 #include "config/profile.h"
 #include "engine/calibrate.h"
 #include "engine/llama_weights.h"
-#include "policy/decode/policy.h"
-#include "policy/prefill/orders.h"
 #include "supervisor/supervisor.h"
 
 namespace trimtab::apps {
@@ -84,14 +82,8 @@ std::vector<supervisor::ProcessSpec> make_plan(const Instance& instance) {
   return plan;
 }
 
-/// What would make every child fail one after another fails here first, once: policies that do not exist, a
-/// model that is not one.
-base::Status check_names(const Instance& instance) {
-  if (auto policy = policy::make_decode_policy(policy::decode_config(instance.config.decode)); !policy) {
-    return tl::unexpected(policy.error());
-  }
-  if (auto order = policy::find_queue_order(instance.config.prefill.order); !order)
-    return tl::unexpected(order.error());
+/// A model that is not one would make every child fail, one after another; it fails here first, once.
+base::Status check_model(const Instance& instance) {
   if (auto weights = engine::LlamaWeights::load(instance.model_path); !weights)
     return tl::unexpected(weights.error());
   return {};
@@ -158,7 +150,7 @@ base::Status serve(const InstanceOptions& options) {
   if (!instance) return tl::unexpected(instance.error());
   const model::GatewayConfig& gateway = instance->config.gateway;
   TRIMTAB_TRY(supervisor::check_port_free(gateway.host, gateway.port));
-  TRIMTAB_TRY(check_names(*instance));
+  TRIMTAB_TRY(check_model(*instance));
   TRIMTAB_TRY(check_room(*instance));
   TRIMTAB_TRY(lock_state(instance->state_dir));
   TRIMTAB_TRY(ensure_calibrated(*instance));
