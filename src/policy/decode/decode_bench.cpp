@@ -1,15 +1,35 @@
 #include <benchmark/benchmark.h>
 
 #include <cmath>
+#include <cstdlib>
 
+#include "base/check.h"
 #include "base/prng.h"
+#include "config/trace.h"
 #include "policy/decode/closed_loop_model.h"
 #include "policy/decode/policy.h"
 
 namespace trimtab::policy {
 namespace {
 
+/// Prompt lengths of the recorded trace that TRIMTAB_TRACE names; empty without one.
+const std::vector<std::int64_t>& recorded_tokens() {
+  static const std::vector<std::int64_t> tokens = [] {
+    std::vector<std::int64_t> lengths;
+    const char* path = std::getenv("TRIMTAB_TRACE");
+    if (path == nullptr || *path == 0) return lengths;
+    const auto trace = config::load_trace(path);
+    TRIMTAB_CHECK(trace.has_value(), to_string(trace.error()));
+    for (const config::TraceRequest& request : *trace) lengths.push_back(request.input_tokens);
+    return lengths;
+  }();
+  return tokens;
+}
+
+/// A recorded length, or else a lognormal one around 3,000.
 std::int64_t draw_tokens(base::Prng& prng) {
+  if (const auto& recorded = recorded_tokens(); !recorded.empty())
+    return recorded[prng.below(recorded.size())];
   return 1 + static_cast<std::int64_t>(std::min(128'000.0, std::exp(std::log(3'000.0) + prng.normal())));
 }
 

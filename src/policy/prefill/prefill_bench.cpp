@@ -1,11 +1,15 @@
 #include <benchmark/benchmark.h>
 
 #include <array>
+#include <cstdlib>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "base/prng.h"
 #include "config/profile.h"
+#include "config/trace.h"
 #include "policy/prefill/queues.h"
 #include "policy/prefill/rank_scheduler.h"
 #include "policy/prefill/tiers.h"
@@ -20,17 +24,43 @@ using model::RequestId;
 
 constexpr std::uint32_t kRanks = 4;  // EP4DP4
 
-/// Contexts of all four tiers, quotas of 10 to 310 ms.
-QueueItem random_item(base::Prng& prng, std::uint64_t id, Nanos now) {
-  static constexpr std::int64_t kContexts[] = {4'000, 30'000, 100'000, 400'000};
-  QueueItem item;
-  item.id = RequestId{id};
-  item.context = TokenCount{kContexts[prng.below(4)]};
-  item.quota = Nanos{static_cast<std::int64_t>(10'000'000 + prng.below(300'000'000))};
-  item.blocks = 1;
-  item.arrival = now;
-  return item;
-}
+/// Contexts and quotas of the requests: those of the recorded trace that TRIMTAB_TRACE names, costed for
+/// V4.1, or else contexts of all four tiers and quotas of 10 to 310 ms.
+class Load {
+ public:
+  explicit Load(std::uint64_t seed) : prng_(seed) {
+    const char* path = std::getenv("TRIMTAB_TRACE");
+    if (path == nullptr || *path == 0) return;
+    const auto trace = config::load_trace(path);
+    TRIMTAB_CHECK(trace.has_value(), to_string(trace.error()));
+    const auto profile = config::load_profile("deepseek-v4.1-flash", "profiles");
+    TRIMTAB_CHECK(profile.has_value(), "run the bench in the repository's root");
+    const CostModel cost(*profile);
+    for (const config::TraceRequest& request : *trace) {
+      const TokenCount context{request.input_tokens};
+      recorded_.emplace_back(context, cost.request(TokenCount{0}, context));
+    }
+  }
+  QueueItem item(std::uint64_t id, Nanos now) {
+    static constexpr std::int64_t kContexts[] = {4'000, 30'000, 100'000, 400'000};
+    QueueItem item;
+    item.id = RequestId{id};
+    if (recorded_.empty()) {
+      item.context = TokenCount{kContexts[prng_.below(4)]};
+      item.quota = Nanos{static_cast<std::int64_t>(10'000'000 + prng_.below(300'000'000))};
+    } else {
+      std::tie(item.context, item.quota) = recorded_[prng_.below(recorded_.size())];
+    }
+    item.blocks = 1;
+    item.arrival = now;
+    return item;
+  }
+  base::Prng& prng() { return prng_; }
+
+ private:
+  base::Prng prng_;
+  std::vector<std::pair<TokenCount, Nanos>> recorded_;
+};
 
 /// One request in, one pull, one request out (leased, then done), with the queue at its depth throughout.
 void enqueue_pull(benchmark::State& state, const char* order) {
@@ -43,14 +73,15 @@ void enqueue_pull(benchmark::State& state, const char* order) {
   for (std::uint32_t id = 0; id < engines; ++id) ids.push_back(EngineId{id});
   TierAllocator allocator(4);
   queues.set_engines(allocator.decide(ids, std::vector<Nanos>(4, Nanos{1'000'000})).engines);
-  base::Prng prng(1);
+  Load load(1);
+  base::Prng& prng = load.prng();
   std::uint64_t id = 0;
   Nanos now{0};
   for (; id < static_cast<std::uint64_t>(state.range(1)); ++id)
-    queues.enqueue(random_item(prng, id, now += Nanos{1000}));
+    queues.enqueue(load.item(id, now += Nanos{1000}));
   std::vector<RankOffer> ranks(kRanks);
   for (auto _ : state) {
-    const auto queued = queues.enqueue(random_item(prng, id++, now += Nanos{1000}));
+    const auto queued = queues.enqueue(load.item(id++, now += Nanos{1000}));
     for (auto& rank : ranks) rank.quota_left = Nanos{-static_cast<std::int64_t>(prng.below(5'000'000))};
     ranks[prng.below(kRanks)].quota_left = Nanos{1'000'000};  // one rank has room for one request
     // A puller of the same tier, a quarter of the engines each, so that every queue keeps its depth.
@@ -71,7 +102,8 @@ void enqueue_served_by_waiting(benchmark::State& state) {
   for (std::uint32_t id = 0; id < engines; ++id) ids.push_back(EngineId{id});
   TierAllocator allocator(4);
   queues.set_engines(allocator.decide(ids, std::vector<Nanos>(4, Nanos{1'000'000})).engines);
-  base::Prng prng(2);
+  Load load(2);
+  base::Prng& prng = load.prng();
   std::vector<RankOffer> ranks(kRanks);
   const auto offer = [&](EngineId engine) {
     for (auto& rank : ranks) rank.quota_left = Nanos{static_cast<std::int64_t>(1 + prng.below(600'000'000))};
@@ -80,7 +112,7 @@ void enqueue_served_by_waiting(benchmark::State& state) {
   for (const EngineId engine : ids) offer(engine);
   std::uint64_t id = 0;
   for (auto _ : state) {
-    queues.enqueue(random_item(prng, id++, Nanos{0}));
+    queues.enqueue(load.item(id++, Nanos{0}));
     const auto grant = queues.serve(Nanos{0});
     TRIMTAB_CHECK(grant.has_value());
     queues.remove(grant->item.id);
