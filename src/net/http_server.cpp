@@ -33,11 +33,7 @@ std::string http_date() {
 class AsioServer final : public Server {
  public:
   AsioServer(asio::io_context& io, ServerOptions options, Handler& handler)
-      : io_(io),
-        acceptor_(io),
-        sweep_timer_(io),
-        accept_timer_(io),
-        context_(std::make_shared<SessionContext>()) {
+      : acceptor_(io), sweep_timer_(io), accept_timer_(io), context_(std::make_shared<SessionContext>()) {
     context_->options = std::move(options);
     context_->handler = &handler;
     context_->date = http_date();
@@ -63,7 +59,6 @@ class AsioServer final : public Server {
   void sweep();
   void check_drained();
 
-  asio::io_context& io_;
   tcp::acceptor acceptor_;
   asio::steady_timer sweep_timer_;
   asio::steady_timer accept_timer_;
