@@ -14,6 +14,7 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <map>
 
 #include "ipc/steady_clock.h"
@@ -21,6 +22,8 @@
 namespace trimtab::supervisor {
 
 namespace {
+
+constexpr base::Nanos kLookEvery{2'000'000'000};  // for stopped processes: one small read of /proc for each
 
 std::string log_path(const SupervisorOptions& options, const ProcessSpec& spec) {
   std::string file = spec.name;
@@ -65,6 +68,15 @@ void remove_matching(const std::string& pattern) {
   }
 }
 
+/// Whether a signal has stopped the process ('T' of /proc/PID/stat; a debugger's 't' is not that).
+bool is_stopped(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string line;
+  std::getline(file, line);
+  const std::size_t name_end = line.rfind(')');  // the name before it may hold anything
+  return name_end != std::string::npos && name_end + 2 < line.size() && line[name_end + 2] == 'T';
+}
+
 std::string describe_exit(int status) {
   if (WIFSIGNALED(status))
     return fmt::format("killed by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
@@ -95,6 +107,7 @@ class Runner {
     while (!watch_.stopped()) {
       wait_for_signal(signals);
       reap();
+      look_for_stopped();
       apply(watch_.tick(clock_.now()));
     }
     close(signals);
@@ -104,11 +117,9 @@ class Runner {
 
  private:
   void wait_for_signal(int signals) {
-    int timeout_ms = -1;
-    if (watch_.next_wake() != base::kForever) {
-      const std::int64_t left = (watch_.next_wake() - clock_.now()).value / 1'000'000 + 1;
-      timeout_ms = static_cast<int>(std::clamp<std::int64_t>(left, 0, 60'000));
-    }
+    const base::Nanos wake = std::min(watch_.next_wake(), next_look_);
+    const std::int64_t left = (wake - clock_.now()).value / 1'000'000 + 1;
+    const int timeout_ms = static_cast<int>(std::clamp<std::int64_t>(left, 0, 60'000));
     pollfd item{signals, POLLIN, 0};
     poll(&item, 1, timeout_ms);
     signalfd_siginfo info{};
@@ -128,6 +139,18 @@ class Runner {
       pids_.erase(index);
       on_change_(options_.plan[index].name, describe_exit(status));
       apply(watch_.exited(index, clock_.now()));
+    }
+  }
+
+  void look_for_stopped() {
+    const base::Nanos now = clock_.now();
+    if (now < next_look_) return;
+    next_look_ = now + std::min(kLookEvery, options_.watch.stopped_max);
+    for (const auto& [index, pid] : pids_) {
+      const std::vector<Action> actions = watch_.observed(index, is_stopped(pid), now);
+      if (!actions.empty())
+        on_change_(options_.plan[index].name, "stands still, stopped by a signal: it is ended");
+      apply(actions);
     }
   }
 
@@ -177,6 +200,7 @@ class Runner {
   const std::function<void(const std::string&, const std::string&)>& on_change_;
   Watch watch_;
   ipc::SteadyClock clock_;
+  base::Nanos next_look_{0};
   std::map<std::size_t, pid_t> pids_;
   std::map<pid_t, std::size_t> process_of_;
 };

@@ -52,6 +52,29 @@ TEST_F(SupervisorTest, RestartsARealGroupAndStopsOnSigterm) {
   EXPECT_FALSE(std::filesystem::exists(stale));
 }
 
+// A child that stops itself keeps its sockets and answers nobody: it is ended and started again.
+TEST_F(SupervisorTest, EndsAProcessThatStandsStill) {
+  const std::string mark = dir_ / "mark";
+  SupervisorOptions options;
+  options.log_dir = dir_ / "logs";
+  options.watch.backoff_first = base::Nanos{10'000'000};
+  options.watch.stopped_max = base::Nanos{50'000'000};
+  options.plan = {
+      {"a",
+       "g",
+       {"sh", "-c", "if [ -e " + mark + " ]; then sleep 100; else touch " + mark + "; kill -STOP $$; fi"},
+       {},
+       0}};
+  std::vector<std::string> seen;
+  const auto on_change = [&](const std::string& name, const std::string& what) {
+    seen.push_back(name + ": " + what);
+    if (what == "started again (restart 1)") kill(getpid(), SIGTERM);
+  };
+  ASSERT_TRUE(supervise(options, on_change).has_value());
+  EXPECT_THAT(seen, ::testing::Contains("a: stands still, stopped by a signal: it is ended"));
+  EXPECT_THAT(seen, ::testing::Contains("a: killed by signal 9 (Killed)"));
+}
+
 TEST(Preflight, ATakenPortIsOneClearLine) {
   EXPECT_TRUE(check_port_free("127.0.0.1", 0).has_value());
   const auto bad = check_port_free("not-an-address", 80);

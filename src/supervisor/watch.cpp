@@ -7,7 +7,11 @@
 namespace trimtab::supervisor {
 
 Watch::Watch(std::vector<ProcessSpec> plan, WatchConfig config)
-    : plan_(std::move(plan)), config_(config), group_of_(plan_.size()), alive_(plan_.size(), false) {
+    : plan_(std::move(plan)),
+      config_(config),
+      group_of_(plan_.size()),
+      alive_(plan_.size(), false),
+      stopped_since_(plan_.size(), base::kForever) {
   std::vector<std::string> names;
   for (std::size_t i = 0; i < plan_.size(); ++i) {
     const auto found = std::find(names.begin(), names.end(), plan_[i].group);
@@ -56,6 +60,7 @@ std::vector<Action> Watch::exited(std::size_t index, base::Nanos now) {
   std::vector<Action> out;
   Group& group = groups_[group_of_[index]];
   alive_[index] = false;
+  stopped_since_[index] = base::kForever;
   if (group.phase == Phase::kRunning) {
     if (now - group.started >= config_.healthy_after) group.backoff = config_.backoff_first;
     drain_group(group, now, out);
@@ -71,6 +76,18 @@ std::vector<Action> Watch::exited(std::size_t index, base::Nanos now) {
   group.backoff = std::min(group.backoff * 2, config_.backoff_max);
   ++group.restarts;
   return out;
+}
+
+std::vector<Action> Watch::observed(std::size_t index, bool stopped, base::Nanos now) {
+  TRIMTAB_CHECK(index < plan_.size());
+  base::Nanos& since = stopped_since_[index];
+  if (!stopped || !alive_[index]) {
+    since = base::kForever;
+    return {};
+  }
+  since = std::min(since, now);
+  if (now - since < config_.stopped_max) return {};
+  return {{Action::Kind::kKill, index}};  // SIGTERM would wait until it runs again
 }
 
 std::vector<Action> Watch::tick(base::Nanos now) {

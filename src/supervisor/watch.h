@@ -25,6 +25,7 @@ struct WatchConfig {
   base::Nanos backoff_max{10'000'000'000};
   base::Nanos healthy_after{30'000'000'000};  // a group that ran this long starts over with the first backoff
   base::Nanos kill_after{5'000'000'000};      // SIGKILL follows SIGTERM
+  base::Nanos stopped_max{10'000'000'000};    // a process that stands still (SIGSTOP) this long is ended
 };
 
 struct Action {
@@ -44,6 +45,10 @@ class Watch {
   std::vector<Action> start(base::Nanos now);
   /// Process `index` ended (whatever the reason).
   std::vector<Action> exited(std::size_t index, base::Nanos now);
+  /// What the host sees of process `index` now and then: whether a signal has stopped it. A stopped process
+  /// keeps its connections open and answers nothing, so its clients would wait for their whole timeout; after
+  /// `stopped_max` it counts as dead. One that a debugger holds is not stopped in this sense.
+  std::vector<Action> observed(std::size_t index, bool stopped, base::Nanos now);
   /// To be called when `next_wake` has come.
   std::vector<Action> tick(base::Nanos now);
   /// Ends everything; `stopped` turns true once all have exited.
@@ -74,6 +79,7 @@ class Watch {
   std::vector<Group> groups_;
   std::vector<std::size_t> group_of_;
   std::vector<bool> alive_;
+  std::vector<base::Nanos> stopped_since_;  // kForever: it runs
   bool stopping_ = false;
 };
 

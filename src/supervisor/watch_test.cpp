@@ -40,6 +40,21 @@ TEST(Watch, AStubbornPeerIsKilled) {
   EXPECT_THAT(watch.tick(6_s), ElementsAre(Action{Kind::kKill, 2}));
 }
 
+TEST(Watch, AProcessThatStandsStillIsKilledAndItsGroupStartsAgain) {
+  Watch watch(plan(), {});
+  watch.start(0_s);
+  EXPECT_THAT(watch.observed(1, true, 1_s), IsEmpty());
+  EXPECT_THAT(watch.observed(1, true, 10_s), IsEmpty());
+  EXPECT_THAT(watch.observed(1, false, 10_s), IsEmpty());  // it went on: the count begins anew
+  EXPECT_THAT(watch.observed(1, true, 12_s), IsEmpty());
+  EXPECT_THAT(watch.observed(1, true, 21_s), IsEmpty());
+  EXPECT_THAT(watch.observed(1, true, 22_s), ElementsAre(Action{Kind::kKill, 1}));
+  EXPECT_THAT(watch.exited(1, 22_s), ElementsAre(Action{Kind::kTerminate, 2}));
+  watch.exited(2, 23_s);
+  watch.tick(24_s);
+  EXPECT_THAT(watch.observed(1, true, 25_s), IsEmpty());  // the next life has its own count
+}
+
 TEST(Watch, BackoffDoublesUpToItsMaximumAndResetsAfterHealth) {
   Watch watch({{"gateway", "gateway", {"x"}, {}, 0}}, {});
   watch.start(0_s);
