@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <fstream>
 #include <map>
 #include <set>
@@ -125,8 +126,7 @@ void unknown(const Node& node, const std::string& path, std::uint32_t& line, std
 }
 
 /// The line of the first byte beyond ASCII that is neither in a string nor in a comment, 0 when there is
-/// none. TOML has no use for one, and toml++ 3.3 runs into an unreachable statement on some (found by
-/// profile_fuzz).
+/// none. TOML has no use for one.
 std::size_t stray_byte_line(std::string_view text) {
   enum class In { kPlain, kComment, kString } in = In::kPlain;
   std::string_view quote;  // that ends the string: one or three of ' or "
@@ -157,6 +157,48 @@ std::size_t stray_byte_line(std::string_view text) {
   return 0;
 }
 
+/// toml++ 3.3 runs into an unreachable statement on some characters beyond ASCII, wherever its parser
+/// stumbles over them (found by the fuzzers). So it never sees one: each such byte goes in as `mark` and two
+/// hexadecimal digits, and comes back out of the strings that were read.
+class AsciiForm {
+ public:
+  explicit AsciiForm(std::string_view text) : mark_("~u") {
+    while (text.find(mark_) != std::string_view::npos) mark_.insert(1, "~");
+    for (const char c : text) {
+      const auto byte = static_cast<unsigned char>(c);
+      text_ += byte < 0x80 ? std::string(1, c) : fmt::format("{}{:02x}", mark_, byte);
+    }
+  }
+  const std::string& text() const { return text_; }
+
+  void restore(std::string& value) const {
+    for (std::size_t at = 0; (at = value.find(mark_, at)) != std::string::npos; ++at) {
+      unsigned byte = 0;
+      const char* digits = value.data() + at + mark_.size();
+      const auto parsed =
+          std::from_chars(digits, value.data() + std::min(value.size(), at + mark_.size() + 2), byte, 16);
+      // Anything else was spelled by escapes of the file itself.
+      if (parsed.ptr == digits + 2 && byte >= 0x80)
+        value.replace(at, mark_.size() + 2, 1, static_cast<char>(byte));
+    }
+  }
+  void restore(Node& node) const {
+    restore(node.string);
+    for (Node& item : node.items) restore(item);
+    std::map<std::string, Node> keys;
+    for (auto& [key, value] : node.keys) {
+      std::string name = key;
+      restore(name);
+      restore(value);
+      keys.emplace(std::move(name), std::move(value));
+    }
+    node.keys = std::move(keys);
+  }
+
+ private:
+  std::string mark_, text_;
+};
+
 }  // namespace
 
 StrictTable::StrictTable(std::shared_ptr<Document> document, Node* node, std::string path)
@@ -183,7 +225,8 @@ base::Result<StrictTable> StrictTable::parse(std::string_view text, const std::s
                       "a character beyond ASCII outside of strings and comments; keys are plain ASCII",
                       fmt::format("{}:{}", origin, stray));
   }
-  const toml::parse_result parsed = toml::parse(text, origin);
+  const AsciiForm ascii(text);
+  const toml::parse_result parsed = toml::parse(ascii.text(), origin);
   if (!parsed) {
     return base::fail(base::Code::kInvalidArgument, fmt::format("not TOML: {}", parsed.error().description()),
                       fmt::format("{}:{}", origin, parsed.error().source().begin.line));
@@ -194,6 +237,7 @@ base::Result<StrictTable> StrictTable::parse(std::string_view text, const std::s
     return base::fail(base::Code::kInvalidArgument, fmt::format("nested more than {} deep", kDepthMax),
                       origin);
   }
+  ascii.restore(document->root);
   Node* root = &document->root;
   return StrictTable(std::move(document), root, "");
 }

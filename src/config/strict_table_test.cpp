@@ -145,5 +145,23 @@ TEST(StrictTable, BadTextNamesItsLine) {
   EXPECT_EQ(StrictTable::parse_file("no/such/file.toml").error().code, base::Code::kNotFound);
 }
 
+TEST(StrictTable, StringsMayHoldAnyCharacter) {
+  auto table = StrictTable::parse(
+      "path = \"/home/\u00e9t\u00e9/\u7528\u6237\" # \u6ce8\u91ca ~u\nliteral = '~u\u4f60'\n", "t.toml");
+  ASSERT_TRUE(table.has_value()) << to_string(table.error());
+  std::string path, literal;
+  table->read("path", path);
+  table->read("literal", literal);
+  EXPECT_TRUE(table->finish().has_value());
+  EXPECT_EQ(path, "/home/\u00e9t\u00e9/\u7528\u6237");
+  EXPECT_EQ(literal, "~u\u4f60");
+}
+
+// Inputs on which the parser below ran into its own unreachable statements.
+TEST(StrictTable, CharactersThatTheParserCannotStand) {
+  EXPECT_FALSE(StrictTable::parse("z=2'''\xcf\x92%.''", "t.toml").has_value());
+  EXPECT_FALSE(StrictTable::parse("z=-.:\"_=\xef\xbb\xb9", "t.toml").has_value());
+}
+
 }  // namespace
 }  // namespace trimtab::config
