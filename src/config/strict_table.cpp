@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <fstream>
 #include <map>
 #include <set>
 #include <sstream>
 
 #include "base/nearest.h"
+#include "config/toml_text.h"
 
 // The only translation unit that compiles toml++: a slow header, and its types stay out of every other file.
 // Its assertions are wrong: "[:" in a file (found by profile_fuzz) fails one of toml++ 3.3, though the code
@@ -125,79 +125,19 @@ void unknown(const Node& node, const std::string& path, std::uint32_t& line, std
   }
 }
 
-/// The line of the first byte beyond ASCII that is neither in a string nor in a comment, 0 when there is
-/// none. TOML has no use for one.
-std::size_t stray_byte_line(std::string_view text) {
-  enum class In { kPlain, kComment, kString } in = In::kPlain;
-  std::string_view quote;  // that ends the string: one or three of ' or "
-  std::size_t line = 1;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (c == '\n') {
-      ++line;
-      if (in != In::kString || quote.size() == 1) in = In::kPlain;
-    } else if (in == In::kString) {
-      if (c == '\\' && quote[0] == '"') {
-        // An escaped newline counts all the same.
-        if (i + 1 < text.size() && text[i + 1] != '\n') ++i;
-      } else if (text.substr(i, quote.size()) == quote) {
-        i += quote.size() - 1;
-        in = In::kPlain;
-      }
-    } else if (in == In::kPlain) {
-      if (static_cast<unsigned char>(c) >= 0x80) return line;
-      if (c == '#') in = In::kComment;
-      if (c != '"' && c != '\'') continue;
-      in = In::kString;
-      const std::string_view triple = c == '"' ? "\"\"\"" : "'''";
-      quote = text.substr(i, 3) == triple ? triple : triple.substr(0, 1);
-      i += quote.size() - 1;
-    }
+/// Gives every string of the document its own bytes back.
+void restore(Node& node, const AsciiForm& ascii) {
+  ascii.restore(node.string);
+  for (Node& item : node.items) restore(item, ascii);
+  std::map<std::string, Node> keys;
+  for (auto& [key, value] : node.keys) {
+    std::string name = key;
+    ascii.restore(name);
+    restore(value, ascii);
+    keys.emplace(std::move(name), std::move(value));
   }
-  return 0;
+  node.keys = std::move(keys);
 }
-
-/// toml++ 3.3 runs into an unreachable statement on some characters beyond ASCII, wherever its parser
-/// stumbles over them (found by the fuzzers). So it never sees one: each such byte goes in as `mark` and two
-/// hexadecimal digits, and comes back out of the strings that were read.
-class AsciiForm {
- public:
-  explicit AsciiForm(std::string_view text) : mark_("~u") {
-    while (text.find(mark_) != std::string_view::npos) mark_.insert(1, "~");
-    for (const char c : text) {
-      const auto byte = static_cast<unsigned char>(c);
-      text_ += byte < 0x80 ? std::string(1, c) : fmt::format("{}{:02x}", mark_, byte);
-    }
-  }
-  const std::string& text() const { return text_; }
-
-  void restore(std::string& value) const {
-    for (std::size_t at = 0; (at = value.find(mark_, at)) != std::string::npos; ++at) {
-      unsigned byte = 0;
-      const char* digits = value.data() + at + mark_.size();
-      const auto parsed =
-          std::from_chars(digits, value.data() + std::min(value.size(), at + mark_.size() + 2), byte, 16);
-      // Anything else was spelled by escapes of the file itself.
-      if (parsed.ptr == digits + 2 && byte >= 0x80)
-        value.replace(at, mark_.size() + 2, 1, static_cast<char>(byte));
-    }
-  }
-  void restore(Node& node) const {
-    restore(node.string);
-    for (Node& item : node.items) restore(item);
-    std::map<std::string, Node> keys;
-    for (auto& [key, value] : node.keys) {
-      std::string name = key;
-      restore(name);
-      restore(value);
-      keys.emplace(std::move(name), std::move(value));
-    }
-    node.keys = std::move(keys);
-  }
-
- private:
-  std::string mark_, text_;
-};
 
 }  // namespace
 
@@ -237,7 +177,7 @@ base::Result<StrictTable> StrictTable::parse(std::string_view text, const std::s
     return base::fail(base::Code::kInvalidArgument, fmt::format("nested more than {} deep", kDepthMax),
                       origin);
   }
-  ascii.restore(document->root);
+  restore(document->root, ascii);
   Node* root = &document->root;
   return StrictTable(std::move(document), root, "");
 }
