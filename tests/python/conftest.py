@@ -15,7 +15,7 @@ BINARY = os.environ.get('TRIMTAB_BIN', str(ROOT / 'build/release/bin/trimtab'))
 MODEL = os.environ.get('TRIMTAB_MODEL', '')
 
 
-def start_gateway(directory, *more):
+def start_gateway(directory, *more, config=ROOT / 'configs/laptop.toml'):
     """Starts a gateway on a free port; returns its url, port, model and process."""
     if not pathlib.Path(MODEL).is_file():
         pytest.skip('TRIMTAB_MODEL names no model file')
@@ -26,7 +26,7 @@ def start_gateway(directory, *more):
         port = probe.getsockname()[1]
     log = open(pathlib.Path(directory) / 'gateway.log', 'ab')
     process = subprocess.Popen(
-        [BINARY, 'gateway', '--fake-engine', '--config', str(ROOT / 'configs/laptop.toml'), '--port', str(port),
+        [BINARY, 'gateway', '--fake-engine', '--config', str(config), '--port', str(port),
          '--model-path', MODEL, '--state-dir', str(directory), *more], cwd=ROOT, stderr=log)
     url = f'http://127.0.0.1:{port}'
     end = time.monotonic() + 60
