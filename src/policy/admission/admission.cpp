@@ -59,7 +59,8 @@ AdmissionPolicy::Ahead AdmissionPolicy::ahead_of(model::TierId tier) const {
 
 AdmissionDecision AdmissionPolicy::decide(const AdmissionRequest& request, Nanos now) const {
   AdmissionDecision decision;
-  decision.in_flight = in_flight();
+  // Asked again once its work is known, a request must not stand in its own way.
+  decision.in_flight = in_flight() - static_cast<std::int64_t>(requests_.count(request.id));
   decision.queued = queued_;
   const Ahead ahead = ahead_of(request.tier);
   decision.queued_quota = ahead.quota;

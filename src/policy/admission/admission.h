@@ -79,6 +79,7 @@ class AdmissionPolicy {
  public:
   explicit AdmissionPolicy(AdmissionConfig config);
 
+  /// May be asked twice: at the door, and again (accepted by then) when the request's own work is known.
   AdmissionDecision decide(const AdmissionRequest& request, base::Nanos now) const;
 
   /// The allocation of the prefill engines; replaces the last one.

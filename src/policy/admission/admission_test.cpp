@@ -61,6 +61,18 @@ TEST(Admission, PredictsTheQueueOfItsOwnEnginesOverTheirRateAndItsOwnWork) {
   EXPECT_EQ(decision.predicted_ttft, 3_s);
 }
 
+TEST(Admission, AskedAgainARequestIsNotInItsOwnWay) {
+  AdmissionConfig config;
+  config.in_flight_max = 1;
+  AdmissionPolicy made(config);
+  made.observe_serving({{TierId{0}, TierId{3}, 1'000}});
+  made.accepted(RequestId{99});
+  EXPECT_TRUE(made.decide(request(0, 1_s), 0_s).accepted) << "it is the one in flight";
+  AdmissionRequest other = request(0, 1_s);
+  other.id = RequestId{100};
+  EXPECT_EQ(made.decide(other, 0_s).rule, AdmissionRule::kInFlightLimit);
+}
+
 TEST(Admission, RefusesWhatWouldWaitTooLongAndSaysWhenToComeBack) {
   AdmissionPolicy made = policy();
   enqueue(made, 1, 0, 20_s);
