@@ -58,6 +58,7 @@ struct Life {
   Nanos deadline = base::kForever;
 
   Stage stage = Stage::kMatching;
+  bool admitted = false;    // past the door
   bool accepted = false;    // the client was told
   TokenCount hit;           // of the current pass
   TokenCount first_hit;     // of the first: what the client is told

@@ -81,7 +81,7 @@ class Machine {
   void on(const Matched& event);
   void on(const Cancelled& event);
   bool fits_somewhere(Life& life);
-  bool admit(Life& life);
+  bool admit(Life& life, Nanos work);
   void enqueue(Life& life, std::string reason);
   /// Back to the match with what was generated. Holdings elsewhere have been let go already. `counts`:
   /// against redos_max; beyond it the request fails with `code`.

@@ -86,7 +86,8 @@ void Machine::quarantine(Life& life, Place place) {
 
 void Machine::hold_seat(Life& life, bool parked) {
   if (life.seat == Seat::kWanted) {
-    parked_ += (parked ? 1U : 0U) - (life.parked ? 1U : 0U);
+    if (parked && !life.parked) ++parked_;
+    if (!parked && life.parked) --parked_;
     life.parked = parked;
     return;
   }

@@ -46,7 +46,8 @@ void Machine::on(const Submitted& event) {
   }
   log(life.id, SubmittedRecord{life.prompt, life.output_limit, static_cast<std::uint32_t>(life.images.size()),
                                patches});
-  if (!fits_somewhere(life) || !admit(life)) return;
+  if (!fits_somewhere(life) || !admit(life, Nanos{})) return;
+  life.admitted = true;
   admission_.accepted(life.id);
   if (life.deadline != base::kForever) deadlines_.emplace(life.deadline, life.id);
   emit(Match{life.id});
@@ -77,13 +78,22 @@ bool Machine::fits_somewhere(Life& life) {
   return true;
 }
 
-bool Machine::admit(Life& life) {
-  const policy::AdmissionRequest request{life.id, queue_->tier_of(life.prompt), Nanos{}, life.deadline};
+// Asked twice: at the door, by what is queued ahead alone, so that a full cluster is not even asked for a
+// hit; and after the match, when the work of the request itself is known too. The second time only that work
+// counts: the limits hold the request already, and a group that is lost for a moment is waited for.
+bool Machine::admit(Life& life, Nanos work) {
+  const policy::AdmissionRequest request{life.id, queue_->tier_of(life.prompt), work, life.deadline};
   const policy::AdmissionDecision decision = admission_.decide(request, now_);
   std::optional<Nanos> retry_after;
   if (decision.retry_after_s > 0) retry_after = Nanos{decision.retry_after_s * 1'000'000'000};
-  log(life.id, AdmissionRecord{decision.accepted, decision.queued_quota, decision.predicted_ttft,
-                               decision.limit, retry_after, policy::describe(decision)});
+  using Rule = policy::AdmissionRule;
+  const bool too_much_work = decision.rule == Rule::kTtftLimit || decision.rule == Rule::kDeadlineTooNear;
+  const bool at_door = !life.admitted;
+  if (!at_door && !too_much_work) return true;
+  if (at_door || !decision.accepted) {
+    log(life.id, AdmissionRecord{decision.accepted, decision.queued_quota, decision.predicted_ttft,
+                                 decision.limit, retry_after, policy::describe(decision)});
+  }
   if (decision.accepted) return true;
   fail(life, decision.code, policy::describe(decision), retry_after);
   return false;
@@ -102,6 +112,7 @@ void Machine::on(const Matched& event) {
   for (const ImageLife& image : life->images) to_encode += life->needs(image) ? 1 : 0;
   log(life->id, MatchRecord{life->tokens(), life->hit, life->quota, to_encode});
   if (!life->accepted) {
+    if (!admit(*life, life->quota)) return;
     life->accepted = true;
     life->first_hit = life->hit;
     emit(Accept{life->id, life->prompt, life->hit});

@@ -204,6 +204,41 @@ TEST_F(Scenario, TwoHundredImagesOverSlowEncodersAreAllAnswered) {
   }
 }
 
+// The request's own prefill counts too, once the match says how much of it there is: what cannot begin its
+// answer in time is told so before it is accepted, and what the pool holds already is let in.
+TEST_F(Scenario, ItsOwnWorkBeyondTheLimitIsRefusedAfterTheMatch) {
+  auto config = eight_ranks();
+  config.gateway.queue_quota_limit_ms = 100;
+  World& world = build(config);
+  const RequestId lengthy = world.submit(text(8'000, 5));  // 650 ms of compute
+  Ask known = text(8'000, 5);
+  known.shared = 7'936;
+  const RequestId hit = world.submit(known);
+  const RequestId brief = world.submit(text(1'000, 5));
+  world.run_until(world.loop().now() + Nanos{1'000'000});
+  const Outcome& refused = world.outcome(lengthy);
+  EXPECT_TRUE(refused.failed);
+  EXPECT_FALSE(refused.accepted) << "so that the client gets a status of its own, not a broken stream";
+  EXPECT_EQ(refused.code, base::Code::kOverloaded);
+  EXPECT_FALSE(refused.retry_after) << "its own work does not shrink by waiting";
+  ASSERT_TRUE(world.run_out(seconds(60)));
+  EXPECT_TRUE(world.outcome(hit).finished) << world.outcome(hit).message;
+  EXPECT_TRUE(world.outcome(brief).finished) << world.outcome(brief).message;
+}
+
+// The limit counts the request that is in already once, not against itself when its match comes.
+TEST_F(Scenario, TheLastRequestThatTheLimitAllowsIsServed) {
+  auto config = eight_ranks();
+  config.gateway.requests_in_flight_max = 1;
+  World& world = build(config);
+  const RequestId only = world.submit(text(300, 3));
+  const RequestId beyond = world.submit(text(300, 3));
+  EXPECT_EQ(world.outcome(beyond).code, base::Code::kResourceExhausted);
+  EXPECT_TRUE(world.outcome(beyond).retry_after);
+  ASSERT_TRUE(world.run_out(seconds(60)));
+  EXPECT_TRUE(world.outcome(only).finished) << world.outcome(only).message;
+}
+
 // A prompt that no rank could ever hold is refused at the door with what to change.
 TEST_F(Scenario, WhatNobodyCanTakeIsRefusedAtOnce) {
   auto config = eight_ranks();
