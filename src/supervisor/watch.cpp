@@ -1,6 +1,7 @@
 #include "supervisor/watch.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/check.h"
 
@@ -42,6 +43,11 @@ void Watch::drain_group(Group& group, base::Nanos now, std::vector<Action>& out)
   }
   group.phase = Phase::kDraining;
   group.wake = now + config_.kill_after;
+  if (stopping_ && !hurried_) {
+    base::Nanos drains{0};
+    for (const std::size_t member : group.members) drains = std::max(drains, plan_[member].drains);
+    group.wake += drains;
+  }
 }
 
 bool Watch::any_alive(const Group& group) const {
@@ -67,8 +73,7 @@ std::vector<Action> Watch::exited(std::size_t index, base::Nanos now) {
   }
   if (any_alive(group)) return out;
   if (stopping_) {
-    group.phase = Phase::kStopped;
-    group.wake = base::kForever;
+    stop_stage(now, out);
     return out;
   }
   group.phase = Phase::kWaiting;
@@ -108,16 +113,26 @@ std::vector<Action> Watch::tick(base::Nanos now) {
 
 std::vector<Action> Watch::stop(base::Nanos now) {
   std::vector<Action> out;
+  hurried_ = stopping_;
   stopping_ = true;
+  stop_stage(now, out);
+  return out;
+}
+
+void Watch::stop_stage(base::Nanos now, std::vector<Action>& out) {
+  const auto stage_of = [&](const Group& group) { return plan_[group.members.front()].stop_stage; };
+  int stage = std::numeric_limits<int>::max();
+  for (const Group& group : groups_) {
+    if (any_alive(group)) stage = std::min(stage, stage_of(group));
+  }
   for (Group& group : groups_) {
-    if (any_alive(group)) {
-      if (group.phase != Phase::kDraining) drain_group(group, now, out);
-    } else {
+    if (!any_alive(group)) {
       group.phase = Phase::kStopped;
       group.wake = base::kForever;
+    } else if (hurried_ || (stage_of(group) == stage && group.phase != Phase::kDraining)) {
+      drain_group(group, now, out);
     }
   }
-  return out;
 }
 
 base::Nanos Watch::next_wake() const {

@@ -18,6 +18,9 @@ struct ProcessSpec {
   std::vector<std::string>
       removed_before_start;  // files a dead group leaves behind; a final * matches any ending
   int nice = 0;
+  int stop_stage =
+      0;  // an orderly stop ends stage after stage: who serves clients before whom they serve with
+  base::Nanos drains{0};  // how long its own orderly stop may take, before `kill_after` begins to count
 };
 
 struct WatchConfig {
@@ -51,7 +54,8 @@ class Watch {
   std::vector<Action> observed(std::size_t index, bool stopped, base::Nanos now);
   /// To be called when `next_wake` has come.
   std::vector<Action> tick(base::Nanos now);
-  /// Ends everything; `stopped` turns true once all have exited.
+  /// Ends everything, stage after stage; `stopped` turns true once all have exited. A second call (an
+  /// impatient Ctrl-C) ends all stages at once.
   std::vector<Action> stop(base::Nanos now);
 
   base::Nanos next_wake() const;
@@ -72,6 +76,7 @@ class Watch {
 
   void start_group(Group& group, base::Nanos now, std::vector<Action>& out);
   void drain_group(Group& group, base::Nanos now, std::vector<Action>& out);
+  void stop_stage(base::Nanos now, std::vector<Action>& out);
   bool any_alive(const Group& group) const;
 
   std::vector<ProcessSpec> plan_;
@@ -81,6 +86,7 @@ class Watch {
   std::vector<bool> alive_;
   std::vector<base::Nanos> stopped_since_;  // kForever: it runs
   bool stopping_ = false;
+  bool hurried_ = false;  // stopped twice
 };
 
 }  // namespace trimtab::supervisor

@@ -81,6 +81,51 @@ TEST(Watch, StopEndsEverythingAndRestartsNothing) {
   EXPECT_EQ(watch.next_wake(), kForever);
 }
 
+std::vector<ProcessSpec> staged_plan() {
+  auto out = plan();
+  out.push_back({"kv-loader", "kv-loader", {"/bin/true"}, {}, 0});
+  out[0].drains = 10_s;
+  out[1].stop_stage = out[2].stop_stage = 1;
+  out[3].stop_stage = 2;
+  return out;
+}
+
+// The engines serve until the gateway has ended its requests, and the pool until the engines have stored
+// theirs.
+TEST(Watch, StopsStageAfterStage) {
+  Watch watch(staged_plan(), {});
+  watch.start(0_s);
+  EXPECT_THAT(watch.stop(1_s), ElementsAre(Action{Kind::kTerminate, 0}));
+  EXPECT_THAT(watch.tick(15_s), IsEmpty());  // 10 s to drain, then 5 s more
+  EXPECT_THAT(watch.tick(16_s), ElementsAre(Action{Kind::kKill, 0}));
+  EXPECT_THAT(watch.exited(0, 16_s), ElementsAre(Action{Kind::kTerminate, 1}, Action{Kind::kTerminate, 2}));
+  EXPECT_THAT(watch.exited(2, 17_s), IsEmpty());
+  EXPECT_THAT(watch.tick(21_s), ElementsAre(Action{Kind::kKill, 1}));
+  EXPECT_THAT(watch.exited(1, 21_s), ElementsAre(Action{Kind::kTerminate, 3}));
+  EXPECT_FALSE(watch.stopped());
+  watch.exited(3, 22_s);
+  EXPECT_TRUE(watch.stopped());
+  EXPECT_EQ(watch.next_wake(), kForever);
+}
+
+TEST(Watch, ARankThatDiesWhileTheGatewayDrainsIsNotStartedAgain) {
+  Watch watch(staged_plan(), {});
+  watch.start(0_s);
+  watch.stop(1_s);
+  EXPECT_THAT(watch.exited(1, 2_s), ElementsAre(Action{Kind::kTerminate, 2}));
+  watch.exited(2, 2_s);
+  EXPECT_THAT(watch.tick(10_s), IsEmpty());
+  EXPECT_THAT(watch.exited(0, 11_s), ElementsAre(Action{Kind::kTerminate, 3}));
+}
+
+TEST(Watch, ASecondStopEndsAllStagesAtOnce) {
+  Watch watch(staged_plan(), {});
+  watch.start(0_s);
+  watch.stop(1_s);
+  EXPECT_EQ(watch.stop(2_s).size(), 4U);
+  EXPECT_EQ(watch.tick(7_s).size(), 4U);  // SIGKILL for whoever is left, without the time to drain
+}
+
 // Whatever dies whenever: no process is started while it lives, and at the end stop() leaves nothing.
 RC_GTEST_PROP(Watch, NeverStartsALivingProcess, (std::uint64_t seed)) {
   Prng prng(seed);
