@@ -56,6 +56,13 @@ def test_a_burst_wider_than_decode_waits_in_the_queue(narrow):
     narrow.wait_idle()
 
 
+def test_status_shows_the_cluster(narrow):
+    """`trimtab status` names every engine with its ranks, from the running gateway."""
+    shown = narrow.command('status')
+    for word in ('prefill', 'decode', 'vision', 'queue'):
+        assert word in shown, shown
+
+
 def test_cancelled_long_prefills_do_not_delay_a_short_request(narrow):
     """Ten prompts of some 1,500 tokens whose clients leave: the short one behind them does not pay for them."""
     long = 'Tell me about the history of the sea, one age after another. ' * 110
