@@ -103,7 +103,7 @@ function(trimtab_room path)
       set_target_properties(${name}_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
       add_dependencies(unit_tests ${name}_test)
       add_test(NAME ${path} COMMAND ${name}_test WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-      set_tests_properties(${path} PROPERTIES LABELS unit TIMEOUT 300)
+      set_tests_properties(${path} PROPERTIES LABELS unit TIMEOUT 900)
     endif()
     if(compiled)
       # Every object of the room linked with nothing but the rooms it names: an upward call is an undefined symbol here.

@@ -17,7 +17,7 @@ BENCHES = {
 
 HEAD = """# Benchmarks
 
-Written by `./bench --publish`; each table by `./bench NAME` (`--json` for programs). CPU time, medians of five runs; a ratio is ours over
+Written by `./bench --publish`; each table by `./bench NAME` (`--json` for programs). CPU time, medians of several runs; a ratio is ours over
 the peer's in the same run. Machine: {cores} cores, {cpu}, {system}.
 
 """

@@ -26,14 +26,14 @@ def llama_cpp_rates(model):
 
 
 def run(_arguments):
-    times, counters = google_benchmark('engine_bench')
+    times, _ = google_benchmark('engine_bench', 'prefill/(128|512)$|decode/(1|8)$', repetitions=3)
     prefill_peer, decode_peer = llama_cpp_rates(os.environ.get('TRIMTAB_MODEL', ''))
     results = []
-    for tokens in (128, 512, 4096):
+    for tokens in (128, 512):
         results.append(result(f'prefill of {tokens:,} tokens', tokens / pick(times, f'prefill/{tokens}') * 1e9, 'tokens/s',
                               goal=PREFILL_GOAL, lower_is_better=False, peer='llama.cpp' if prefill_peer and tokens == 512 else None,
                               peer_value=prefill_peer if tokens == 512 else None))
-    for sequences in (1, 8, 32):
+    for sequences in (1, 8):
         results.append(result(f'decode, {sequences} at a time', sequences / pick(times, f'decode/{sequences}') * 1e9, 'tokens/s',
                               goal=DECODE_GOAL, lower_is_better=False, peer='llama.cpp' if decode_peer and sequences == 1 else None,
                               peer_value=decode_peer if sequences == 1 else None))

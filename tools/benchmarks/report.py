@@ -22,11 +22,11 @@ def machine():
     return {'cpu': model, 'cores': os.cpu_count(), 'system': platform.platform()}
 
 
-def google_benchmark(executable, name_filter='.', trace=None):
+def google_benchmark(executable, name_filter='.', trace=None, repetitions=5):
     """Runs a Google Benchmark program; returns {name: median ns per iteration} and {name: medians of its counters}."""
     path = BENCH_DIR / executable
     environment = dict(os.environ, TRIMTAB_TRACE=trace or '')
-    out = subprocess.run([path, '--benchmark_format=json', f'--benchmark_filter={name_filter}', '--benchmark_repetitions=5',
+    out = subprocess.run([path, '--benchmark_format=json', f'--benchmark_filter={name_filter}', f'--benchmark_repetitions={repetitions}',
                           '--benchmark_min_time=0.1'], check=True, capture_output=True, text=True, cwd=ROOT, env=environment).stdout
     times, counters = {}, {}
     for run in json.loads(out)['benchmarks']:
