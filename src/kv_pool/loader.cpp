@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <ctime>
 #include <map>
 #include <memory>
@@ -240,8 +241,9 @@ void Loader::deliver() {
   };
   for (const auto& [id, got] : answers.gets) answer(id, got);
   for (const auto& [id, flushed] : answers.flushes) answer(id, flushed);
+  // Not fmt::print: it throws where the line cannot be written, and the log may lie on the disk that is full.
   for (const std::string& error : answers.disk_errors)
-    fmt::print(stderr, "kv-loader: {}: {}\n", options_.directory, error);
+    std::fputs(fmt::format("kv-loader: {}: {}\n", options_.directory, error).c_str(), stderr);
 }
 
 }  // namespace

@@ -248,6 +248,27 @@ TEST_F(PoolProcess, ADiskThatTakesNoMoreTurnsThePoolMemoryOnly) {
   EXPECT_EQ(code(get(again, 2)), base::Code::kNotFound);
 }
 
+// The loader's own log lies on the disk that is full: it cannot say so, and goes on all the same.
+TEST_F(PoolProcess, ADiskThatTakesNotEvenTheComplaintEndsNothing) {
+  const int screen = dup(STDERR_FILENO);
+  const int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
+  ASSERT_GE(full, 0);
+  dup2(full, STDERR_FILENO);
+  serve(4, 8);
+  dup2(screen, STDERR_FILENO);
+  close(full);
+  close(screen);
+  auto pool = client();
+  ASSERT_TRUE(put(pool, 1));
+  ASSERT_TRUE(pool.flush());
+  const rlimit none{0, 0};
+  ASSERT_EQ(prlimit(loader_->pid(), RLIMIT_FSIZE, &none, nullptr), 0);
+  ASSERT_TRUE(put(pool, 2));
+  EXPECT_EQ(code(pool.flush()), base::Code::kIo);
+  EXPECT_TRUE(get(pool, 2));
+  EXPECT_EQ(loader_->end(SIGTERM), 0);
+}
+
 // One timeout, then failures at once; and the pool is used again when it answers again.
 TEST_F(PoolProcess, AStoppedLoaderCostsOneTimeout) {
   serve(4, 0);
