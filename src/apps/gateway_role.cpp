@@ -21,8 +21,6 @@ namespace {
 
 namespace asio = boost::asio;
 
-constexpr base::Nanos kDrainLimit{10'000'000'000};
-
 gateway::GatewayOptions gateway_options(const Instance& instance) {
   gateway::GatewayOptions options;
   options.config = instance.config;

@@ -1,8 +1,12 @@
 #pragma once
 
 #include "apps/instance.h"
+#include "base/units.h"
 
 namespace trimtab::apps {
+
+/// How long a gateway that was told to stop lets requests in flight go on.
+constexpr base::Nanos kDrainLimit{10'000'000'000};
 
 /// The gateway process: HTTP, the cluster machine and its agents on one thread, until SIGTERM or SIGINT,
 /// which drain it.

@@ -113,7 +113,10 @@ base::Result<Instance> load_instance(const InstanceOptions& options, bool needs_
   out.calibration_path = out.state_dir + "/calibration.toml";
   if (fs::exists(out.calibration_path)) {
     auto cost = config::load_cost(out.calibration_path);
-    if (!cost) return tl::unexpected(cost.error());
+    if (!cost) {
+      cost.error().message += "; delete the file and the next `trimtab serve` measures anew";
+      return tl::unexpected(cost.error());
+    }
     out.profile.cost = std::move(cost->cost);
   }
   return out;

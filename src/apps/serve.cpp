@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -11,7 +12,9 @@
 #include <thread>
 
 #include "apps/commands.h"
+#include "apps/gateway_role.h"
 #include "apps/instance.h"
+#include "apps/place.h"
 #include "apps/probe.h"
 #include "config/profile.h"
 #include "engine/calibrate.h"
@@ -49,7 +52,8 @@ void add_group(const Instance& instance, const std::string& role, std::uint32_t 
                                  child(instance, "engine"),
                                  {fmt::format("{}/group-{}{}", instance.shm_dir, role[0], engine),
                                   fmt::format("{}/kv-{}{}-{}.*", instance.shm_dir, role[0], engine, rank)},
-                                 0};
+                                 0,
+                                 1};
     for (const std::string& argument :
          {std::string("--role"), role, std::string("--engine"), std::to_string(engine), std::string("--rank"),
           std::to_string(rank)}) {
@@ -62,8 +66,8 @@ void add_group(const Instance& instance, const std::string& role, std::uint32_t 
 std::vector<supervisor::ProcessSpec> make_plan(const Instance& instance) {
   const model::ClusterConfig& config = instance.config;
   std::vector<supervisor::ProcessSpec> plan;
-  plan.push_back({"kv-loader", "kv-loader", child(instance, "kv-loader"), {}, 0});
-  plan.push_back({"gateway", "gateway", child(instance, "gateway"), {}, 0});
+  plan.push_back({"kv-loader", "kv-loader", child(instance, "kv-loader"), {}, 0, 2});
+  plan.push_back({"gateway", "gateway", child(instance, "gateway"), {}, 0, 0, kDrainLimit});
   for (std::uint32_t e = 0; e < config.prefill.engines; ++e)
     add_group(instance, "prefill", e, config.prefill.ranks, plan);
   for (std::uint32_t g = 0; g < config.decode.groups; ++g)
@@ -71,7 +75,7 @@ std::vector<supervisor::ProcessSpec> make_plan(const Instance& instance) {
   for (std::uint32_t m = 0; m < config.vision.machines; ++m) {
     for (std::uint32_t e = 0; e < config.vision.encoders; ++e) {
       const std::string name = fmt::format("vision {}.{}", m, e);
-      supervisor::ProcessSpec spec{name, name, child(instance, "encoder"), {}, 5};
+      supervisor::ProcessSpec spec{name, name, child(instance, "encoder"), {}, 5, 1};
       for (const std::string& argument :
            {std::string("--machine"), std::to_string(m), std::string("--encoder"), std::to_string(e)}) {
         spec.arguments.push_back(argument);
@@ -154,11 +158,14 @@ base::Status serve(const InstanceOptions& options) {
   TRIMTAB_TRY(check_room(*instance));
   TRIMTAB_TRY(lock_state(instance->state_dir));
   TRIMTAB_TRY(ensure_calibrated(*instance));
-  for (const std::string& dir : {instance->runtime_dir, instance->shm_dir}) {
-    fs::remove_all(dir);
-    fs::create_directories(dir);
-    fs::permissions(dir, fs::perms::owner_all);
-  }
+  // From here on a signal waits until `supervise` takes it: it would leave the place behind, and a thread
+  // that did not block it would end everything without order.
+  sigset_t handled;
+  sigemptyset(&handled);
+  for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) sigaddset(&handled, signal);
+  pthread_sigmask(SIG_BLOCK, &handled, nullptr);
+  const auto place = Place::take(*instance);
+  if (!place) return tl::unexpected(place.error());
   supervisor::SupervisorOptions supervision;
   supervision.plan = make_plan(*instance);
   supervision.log_dir = instance->state_dir + "/logs";
@@ -179,8 +186,6 @@ base::Status serve(const InstanceOptions& options) {
   const base::Status status = supervisor::supervise(supervision, on_change);
   ended = true;
   probe.join();
-  fs::remove_all(instance->runtime_dir);
-  fs::remove_all(instance->shm_dir);
   return status;
 }
 

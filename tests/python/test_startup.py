@@ -1,10 +1,15 @@
 """What a user meets when something is wrong at the start: one clear line each, and nothing half started."""
+import fcntl
+import os
+import pathlib
+import signal
 import socket
 import subprocess
+import threading
 
 import pytest
 
-from served import BINARY, MODEL, ROOT, Served, free_port
+from served import BINARY, MODEL, NAME, ROOT, SMALL, Served, free_port, toml
 
 pytestmark = pytest.mark.skipif(not MODEL, reason='needs the SmolLM2 GGUF: ./test sets TRIMTAB_MODEL')
 
@@ -75,3 +80,70 @@ def test_a_pool_that_cannot_be_written_is_said(tmp_path):
         assert answer.choices[0].message.content is not None
         assert any('pool' in alarm for alarm in system.status()['alarms'])
         assert str(blocker) in (tmp_path / 'state/logs/kv-loader.log').read_text()
+
+
+def places(port):
+    """The directories where the processes of the instance on `port` meet."""
+    return [path for root in ('/tmp', '/dev/shm') for path in pathlib.Path(root).glob(f'trimtab-{os.getuid()}-{port}')]
+
+
+def test_a_port_whose_place_another_holds(tmp_path):
+    """Two that start at one moment both find the port free; the second must not delete the first one's sockets."""
+    port = free_port()
+    place = pathlib.Path(f'/tmp/trimtab-{os.getuid()}-{port}')
+    place.mkdir()
+    try:
+        with open(place / 'lock', 'w') as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            (place / 'control.sock').touch()
+            (tmp_path / 'state').mkdir()
+            (tmp_path / 'state/calibration.toml').write_text('[cost]\nform = "quadratic"\nfixed_ns = 1\ntoken_ps = 1\npair_ps = 1\n')
+            said = serve(tmp_path, toml(SMALL), '--port', str(port))
+            assert (place / 'control.sock').exists()
+    finally:
+        for path in place.iterdir():
+            path.unlink()
+        place.rmdir()
+    assert f'another trimtab serves on port {port}' in said and '--port' in said
+
+
+def test_what_a_killed_supervisor_leaves_goes_with_the_next_start(tmp_path):
+    with Served(tmp_path, tmp_path / 'state') as killed:
+        assert len(places(killed.port)) == 2
+        killed.process.kill()
+        killed.process.wait()
+        assert len(places(killed.port)) == 2
+    with Served(tmp_path, tmp_path / 'state') as other:
+        assert len(places(other.port)) == 2
+        assert places(killed.port) == []
+    assert places(other.port) == []
+
+
+def test_a_signal_while_starting_ends_everything_in_order(tmp_path):
+    config = tmp_path / 'cluster.toml'
+    config.write_text(toml(SMALL))
+    (tmp_path / 'calibration.toml').write_text('[cost]\nform = "quadratic"\nfixed_ns = 1\ntoken_ps = 1\npair_ps = 1\n')
+    port = free_port()
+    with subprocess.Popen([BINARY, 'serve', '--config', str(config), '--port', str(port), '--state-dir', str(tmp_path),
+                           '--model-path', MODEL], cwd=ROOT, stderr=subprocess.PIPE, text=True) as starting:
+        assert 'starting' in starting.stderr.readline()
+        starting.send_signal(signal.SIGTERM)
+        assert starting.wait(60) == 0
+    assert places(port) == []
+
+
+def test_an_orderly_stop_lets_answers_end(tmp_path):
+    """The engines live until the gateway has drained: a client in the middle of an answer gets the rest of it."""
+    with Served(tmp_path, tmp_path / 'state') as system:
+        stream = system.openai().chat.completions.create(model=NAME, max_tokens=40, temperature=0, stream=True,
+                                                         messages=[{'role': 'user', 'content': 'Count from one to twenty.'}])
+        reasons, stopper = [], None
+        for chunk in stream:
+            reasons += [choice.finish_reason for choice in chunk.choices if choice.finish_reason]
+            if stopper is None:
+                stopper = threading.Thread(target=system.process.terminate)
+                stopper.start()
+        stopper.join()
+        assert reasons, 'the answer was cut off'
+        assert system.process.wait(30) == 0
+        assert 'killed' not in (tmp_path / 'state/serve.log').read_text()
