@@ -55,8 +55,9 @@ def test_bad_images_are_refused_before_they_are_unpacked(tmp_path):
     pytest.importorskip("numpy")
     with pytest.raises(worker.BadImage, match="40x30 pixels, 100 are allowed"):
         worker.load_image(save(tmp_path), "image/png", 100)
-    with pytest.raises(worker.BadImage, match="cannot be decoded"):
+    with pytest.raises(worker.BadImage, match="cannot be decoded: its bytes are no image/jpeg") as refused:
         worker.load_image(save(tmp_path), "image/jpeg", 10_000)  # the declared type decides the decoder
+    assert str(tmp_path) not in str(refused.value), "clients read this: no paths of ours"
     with pytest.raises(worker.BadImage, match="media type 'image/gif'"):
         worker.load_image(save(tmp_path), "image/gif", 10_000)
     broken = Path(save(tmp_path))

@@ -26,7 +26,7 @@ class BadImage(ValueError):
 def load_image(path: str, media_type: str, pixels_max: int):
     """Decodes to an RGB array [height, width, 3] of uint8. The header is judged before a pixel is unpacked."""
     import numpy
-    from PIL import Image, ImageOps
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     if media_type not in FORMATS:
         raise BadImage(f"media type {media_type!r} is not one of {', '.join(FORMATS)}")
@@ -43,6 +43,8 @@ def load_image(path: str, media_type: str, pixels_max: int):
         return numpy.asarray(canvas.convert("RGB"))
     except BadImage:
         raise
+    except UnidentifiedImageError as error:  # its own words would show clients the path of our file
+        raise BadImage(f"the image cannot be decoded: its bytes are no {media_type}") from error
     except Exception as error:  # Pillow's decoders raise many kinds; all mean that the bytes are no such image
         raise BadImage(f"the image cannot be decoded: {error}") from error
 
