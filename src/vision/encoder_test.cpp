@@ -23,7 +23,7 @@ using testing::HasSubstr;
 using namespace std::string_literals;
 
 constexpr std::uint32_t kHidden = 4;
-constexpr base::Nanos kPatience{60'000'000'000};
+constexpr base::Nanos kPatience{180'000'000'000};
 
 constexpr const char* kWorker = R"(
 import json, os, sys, time
