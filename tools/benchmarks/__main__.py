@@ -17,8 +17,8 @@ BENCHES = {
 
 HEAD = """# Benchmarks
 
-Written by `./bench --publish`; each table by `./bench NAME` (`--json` for programs). CPU time, medians of several runs; a ratio is ours over
-the peer's in the same run. Machine: {cores} cores, {cpu}, {system}.
+Written by `./bench --publish`; each table by `./bench NAME` (`--json` for programs). CPU time, medians of several runs;
+a ratio is ours over the peer's in the same run. Machine: {cores} cores, {cpu}, {system}.
 
 """
 
