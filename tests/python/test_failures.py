@@ -3,6 +3,8 @@ import concurrent.futures
 import contextlib
 import http.client
 import json
+import os
+import signal
 import time
 
 import pytest
@@ -68,6 +70,24 @@ def kill_busy(system, role):
                 return
         time.sleep(0.02)
     raise AssertionError(f'no {role} rank ever held the request')
+
+
+@pytest.mark.parametrize('role', ['prefill', 'decode'])
+def test_a_rank_that_stands_still_is_ended_and_its_work_redone(system, role):
+    """It keeps its sockets open and says nothing: its clients must not wait for their whole timeout."""
+    system.wait_idle()
+    prompt = f'{role} stands still. {LONG}'
+    index = 0 if role == 'prefill' else 1
+    pid = system.ranks(role)[index]['pid']
+    os.kill(pid, signal.SIGSTOP)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        stopped = time.monotonic()
+        texts = set(pool.map(lambda _: complete(system, prompt), range(4)))
+        assert time.monotonic() - stopped < 90
+    system.wait_ready(60)
+    assert texts == {complete(system, prompt)}
+    assert pid not in {rank['pid'] for rank in system.ranks(role)}
+    system.wait_idle()
 
 
 def test_two_hundred_vanishing_clients_leave_nothing(system):
