@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -26,6 +27,8 @@ namespace trimtab::apps {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::int64_t kStateRoomMin = 16LL << 20;  // bytes
 
 /// Arguments that make a child load the very same instance.
 std::vector<std::string> child(const Instance& instance, const std::string& role) {
@@ -129,6 +132,19 @@ base::Status lock_state(const std::string& state_dir) {
             "the state directory {} is in use by another trimtab; stop it or choose another with --state-dir",
             state_dir),
         "trimtab");
+  }
+  struct statvfs room {};
+  if (fstatvfs(fd, &room) == 0) {
+    const auto free = static_cast<std::int64_t>(room.f_bavail * room.f_frsize);
+    if (free < kStateRoomMin) {
+      // Said here, because the logs in which the processes would say it lie on that same disk.
+      return base::fail(
+          base::Code::kResourceExhausted,
+          fmt::format("the disk of the state directory {} has {} MB free, logs and answers need {}; "
+                      "free some or choose another with --state-dir",
+                      state_dir, free >> 20, kStateRoomMin >> 20),
+          "trimtab");
+    }
   }
   return {};  // the descriptor stays open, and locked, until this process ends
 }

@@ -45,7 +45,8 @@ void add_logits(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("logits", "the reference engine's logits for given tokens, in one process");
   command->add_option("--model", options->model_path, "GGUF file")->required();
-  command->add_option("--tokens", options->tokens_path, "JSON array of ids; - reads standard input")
+  command
+      ->add_option("--tokens", options->tokens_path, "file with a JSON array of ids; - reads standard input")
       ->capture_default_str();
   command->add_option("--out", options->out_path, "raw little-endian f32 [rows][vocabulary]");
   command->add_flag("--all", options->all_positions, "a row for every token instead of the last one only");

@@ -64,6 +64,18 @@ def test_broken_model_files(tmp_path):
                                    model=tmp_path / 'missing.gguf')
 
 
+def test_a_full_disk_is_said_where_the_logs_cannot_say_it(tmp_path):
+    state = tmp_path / 'state'
+    state.mkdir()
+    if subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=1m', 'tmpfs', str(state)], capture_output=True).returncode != 0:
+        pytest.skip('no mounts permitted here')
+    try:
+        said = serve(tmp_path, '', '--port', str(free_port()))
+    finally:
+        subprocess.run(['umount', str(state)], check=True)
+    assert str(state) in said and '16' in said and '--state-dir' in said
+
+
 def test_two_systems_do_not_share_a_state_directory(tmp_path):
     with Served(tmp_path, tmp_path / 'state'):
         said = serve(tmp_path, '', '--port', str(free_port()))
