@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "gateway/json_out.h"
+#include "text/utf8.h"
 
 namespace trimtab::gateway {
 namespace {
@@ -64,8 +65,10 @@ std::string_view anthropic_type(int status) {
   }
 }
 
-void append_body(std::string& out, Api api, int status, Words words, std::string_view message,
+void append_body(std::string& out, Api api, int status, Words words, std::string_view said,
                  std::string_view param, std::string_view request_id) {
+  // A message may quote a path or an id as it came, in any bytes; JSON holds only UTF-8.
+  const std::string message = text::repair_utf8(said);
   JsonOut json(out);
   if (api == Api::kAnthropic) {
     json.open_object().field("type", "error").key("error").open_object();

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "gateway/test_support.h"
+#include "text/utf8.h"
 
 namespace trimtab::gateway {
 namespace {
@@ -346,6 +347,8 @@ TEST(Gateway, RoutesAndMethods) {
   const auto journey = client.request("GET", "/debug/requests/" + answered["id"].get<std::string>());
   EXPECT_EQ(json::parse(journey->body)["state"], "finished");
   EXPECT_EQ(client.request("GET", "/debug/requests/unknown")->status, 404);
+  const std::string quoted = client.request("GET", "/debug/requests/\xff\xe4\xbd")->body;
+  EXPECT_EQ(text::valid_utf8_prefix(quoted), quoted.size()) << "JSON holds only UTF-8: " << quoted;
 }
 
 TEST(Gateway, PingsWhileAMessageWaitsForItsFirstToken) {
