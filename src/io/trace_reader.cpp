@@ -1,0 +1,109 @@
+#include "io/trace_reader.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+
+#include "base/nearest.h"
+#include "io/record_file.h"
+#include "io/trace_lines.h"
+
+namespace trimtab::io {
+namespace {
+
+constexpr std::array<std::string_view, 5> kFormats = {"auto", "mooncake", "agentic", "azure", "csv"};
+
+/// The first line tells: each format has a name of a field that no other has.
+TraceFormat detect(std::string_view text) {
+  LineScanner lines(text);
+  while (lines.next() && lines.line().empty()) {
+  }
+  const std::string_view first = lines.line();
+  if (first.find("\"hash_ids\"") != std::string_view::npos) return TraceFormat::kMooncake;
+  if (first.find("\"input_length\"") != std::string_view::npos) return TraceFormat::kMooncake;
+  if (first.find("\"conversation\"") != std::string_view::npos) return TraceFormat::kAgentic;
+  if (first.find("ContextTokens") != std::string_view::npos) return TraceFormat::kAzure;
+  return TraceFormat::kCsv;
+}
+
+}  // namespace
+
+bool LineScanner::next() {
+  if (rest_.empty()) return false;
+  const std::size_t end = rest_.find('\n');
+  unfinished_ = end == std::string_view::npos;
+  line_ = rest_.substr(0, end);
+  rest_ = unfinished_ ? std::string_view{} : rest_.substr(end + 1);
+  if (!line_.empty() && line_.back() == '\r') line_.remove_suffix(1);
+  ++number_;
+  return true;
+}
+
+tl::unexpected<base::Error> trace_error(const std::string& name, std::size_t line, std::string message) {
+  const std::string where = line == 0 ? name : fmt::format("{}:{}", name, line);
+  return base::fail(base::Code::kInvalidArgument, where + ": " + message, where);
+}
+
+base::Status check_request(const std::string& name, std::size_t line, std::int64_t prompt,
+                           std::int64_t output) {
+  if (prompt < 1 || prompt > kTraceTokensMax) {
+    return trace_error(name, line,
+                       fmt::format("a prompt of {} tokens: a request has 1 to {}", prompt, kTraceTokensMax));
+  }
+  if (output < 0 || output > kTraceTokensMax) {
+    return trace_error(name, line,
+                       fmt::format("an output of {} tokens: a request has 0 to {}", output, kTraceTokensMax));
+  }
+  return {};
+}
+
+base::Result<base::Nanos> trace_time(const std::string& name, std::size_t line, std::string_view what,
+                                     double value, double unit_ns) {
+  const double ns = value * unit_ns;
+  if (!std::isfinite(ns) || ns < 0 || ns > 3.2e18) {
+    return trace_error(
+        name, line,
+        fmt::format("{} is {}: times are finite, not negative, and less than 100 years", what, value));
+  }
+  return base::Nanos{std::llround(ns)};
+}
+
+base::Result<TraceFormat> trace_format(std::string_view name) {
+  for (std::size_t i = 0; i < kFormats.size(); ++i) {
+    if (name == kFormats[i]) return static_cast<TraceFormat>(i);
+  }
+  const std::string close = base::nearest(name, kFormats);
+  return base::fail(base::Code::kInvalidArgument,
+                    fmt::format("'{}' is no trace format{}: auto, mooncake, agentic, azure or csv", name,
+                                close.empty() ? "" : fmt::format(" (did you mean '{}'?)", close)));
+}
+
+base::Result<model::Trace> parse_trace(std::string_view text, const std::string& name,
+                                       const TraceOptions& options) {
+  const TraceFormat format = options.format == TraceFormat::kAuto ? detect(text) : options.format;
+  base::Result<model::Trace> trace = [&] {
+    switch (format) {
+      case TraceFormat::kMooncake:
+        return parse_mooncake(text, name, options);
+      case TraceFormat::kAgentic:
+        return parse_agentic(text, name, options);
+      case TraceFormat::kAzure:
+        return parse_azure(text, name, options);
+      default:
+        return parse_csv(text, name, options);
+    }
+  }();
+  if (!trace) return trace;
+  if (trace->requests.empty()) return trace_error(name, 0, "the trace has no request");
+  trace->name = name;
+  return trace;
+}
+
+base::Result<model::Trace> read_trace(const std::string& path, const TraceOptions& options) {
+  const auto bytes = read_file(path);
+  if (!bytes) return tl::unexpected<base::Error>(bytes.error());
+  return parse_trace({reinterpret_cast<const char*>(bytes->data()), bytes->size()}, path, options);
+}
+
+}  // namespace trimtab::io
