@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/error.h"
+#include "policy/experts/moves/move_plan.h"
+
+namespace trimtab::experts {
+
+/// One batch of one layer.
+struct LayerBatch {
+  std::int32_t layer = 0, batch = 0;
+};
+/// Batches that run together; their slices keep step.
+using MoveRound = std::vector<LayerBatch>;
+
+/// Where a re-placement of several layers stands: everything before it is done, slice `slice` of round
+/// `round` is next. Survives a restart as two numbers.
+struct MovePosition {
+  std::int32_t round = 0, slice = 0;
+  bool operator==(const MovePosition&) const = default;
+};
+
+struct MoveSchedule {
+  std::vector<MoveRound> rounds;
+  std::int32_t slices = 1;
+  std::int64_t stall_ns = 0;  // the longest round, one slice
+
+  std::int64_t steps() const { return static_cast<std::int64_t>(rounds.size()) * slices; }
+  bool done(MovePosition position) const {
+    return position.round >= static_cast<std::int32_t>(rounds.size());
+  }
+  MovePosition next(MovePosition position) const;
+};
+
+/// Layers in order, as many together as the budget's stall allows (a re-placement of few copies is mostly
+/// layers with one). The staging slots are shared by all layers: only one layer that uses them moves at a
+/// time. Plans must have one budget and one set of hosts.
+base::Result<MoveSchedule> schedule_layers(std::span<const MovePlan> plans, const MoveBudget& budget,
+                                           std::int32_t nodes);
+
+/// Nanoseconds of one copy under a budget; 0 without a speed.
+struct MoveCosts {
+  std::int64_t link_ns = 0, node_link_ns = 0, local_ns = 0;
+};
+base::Result<MoveCosts> costs_of(const MoveBudget& budget);
+
+/// Time that each host spends on a batch: the larger of sending and receiving, and local copies after it.
+std::vector<std::int64_t> host_ns(const MovePlan& plan, const MoveBatch& batch, const MoveCosts& costs,
+                                  std::int32_t nodes);
+
+}  // namespace trimtab::experts
