@@ -145,8 +145,22 @@ struct Conversations {
   std::map<std::string, std::uint32_t, std::less<>> ids;     // by conversation and agent
   std::map<std::string, std::uint32_t, std::less<>> blocks;  // by conversation: whose block ids
   std::vector<std::uint32_t> turns;
-  std::vector<Nanos> last;
+  std::vector<Nanos> last;      // start of the turn before
+  std::vector<Nanos> answered;  // its end, as far as it was recorded
+  std::int64_t derived_thinks = 0;
 };
+
+/// The recorded pause; where the recorder has none, the gap since the answer before.
+base::Result<Nanos> think_of(const JsonLine& line, const std::string& name, std::size_t number, Nanos gap,
+                             Conversations& seen) {
+  if (!line.has("think_s")) {
+    ++seen.derived_thinks;
+    return gap;
+  }
+  const auto think = line.number("think_s");
+  if (!think) return tl::unexpected<base::Error>(think.error());
+  return trace_time(name, number, "think_s", *think, 1e9);
+}
 
 base::Status agentic_line(model::Trace& trace, Conversations& seen, const JsonLine& line,
                           const std::string& name, std::size_t number) {
@@ -155,18 +169,14 @@ base::Status agentic_line(model::Trace& trace, Conversations& seen, const JsonLi
   const auto prompt = line.integer("input_tokens");
   const auto output = line.integer("output_tokens");
   const auto start = line.number("t_s");
-  const auto think = line.number("think_s");
   const auto blocks = line.array("blocks");
   for (const base::Error* error : {prompt ? nullptr : &prompt.error(), output ? nullptr : &output.error(),
-                                   start ? nullptr : &start.error(), think ? nullptr : &think.error(),
-                                   blocks ? nullptr : &blocks.error()}) {
+                                   start ? nullptr : &start.error(), blocks ? nullptr : &blocks.error()}) {
     if (error != nullptr) return tl::unexpected<base::Error>(*error);
   }
   TRIMTAB_TRY(check_request(name, number, *prompt, *output));
   const auto arrival = trace_time(name, number, "t_s", *start, 1e9);
-  const auto pause = trace_time(name, number, "think_s", *think, 1e9);
   if (!arrival) return tl::unexpected<base::Error>(arrival.error());
-  if (!pause) return tl::unexpected<base::Error>(pause.error());
   std::string agent;
   if (line.has("agent")) {
     const auto named = line.text("agent");
@@ -180,6 +190,7 @@ base::Status agentic_line(model::Trace& trace, Conversations& seen, const JsonLi
     ++trace.conversations;
     seen.turns.push_back(0);
     seen.last.push_back(Nanos{});
+    seen.answered.push_back(Nanos{});
   }
   const std::uint32_t id = found->second;
   if (*arrival < seen.last[id]) {
@@ -187,10 +198,17 @@ base::Status agentic_line(model::Trace& trace, Conversations& seen, const JsonLi
         name, number,
         fmt::format("t_s {} of conversation {} lies before the turn above it", *start, *conversation));
   }
+  const auto think = think_of(line, name, number, std::max(Nanos{}, *arrival - seen.answered[id]), seen);
+  if (!think) return tl::unexpected<base::Error>(think.error());
+  const auto spent = line.has("api_s") ? line.number("api_s") : base::Result<double>(0.0);
+  if (!spent) return tl::unexpected<base::Error>(spent.error());
+  const auto answer = trace_time(name, number, "api_s", *spent, 1e9);
+  if (!answer) return tl::unexpected<base::Error>(answer.error());
+  seen.answered[id] = *arrival + *answer;
   seen.last[id] = *arrival;
   model::TraceRequest request;
   request.arrival = *arrival;
-  request.think = *pause;
+  request.think = *think;
   request.prompt_tokens = *prompt;
   request.output_tokens = *output;
   request.conversation = id;
@@ -203,8 +221,7 @@ base::Status agentic_line(model::Trace& trace, Conversations& seen, const JsonLi
       return trace_error(name, number, "\"blocks\" should be a list of [first, count] with 32-bit numbers");
     }
     // Ids are local to a conversation: the upper half keeps them apart.
-    trace.runs.push_back(
-        {(static_cast<std::uint64_t>(id) + 1) << 32U | first, static_cast<std::uint32_t>(count)});
+    trace.runs.push_back({(space + 1) << 32U | first, static_cast<std::uint32_t>(count)});
     ++request.runs_count;
   }
   trace.requests.push_back(request);
@@ -235,6 +252,11 @@ base::Result<model::Trace> parse_agentic(std::string_view text, const std::strin
       });
   if (!trace) return trace;
   trace->closed_loop = true;
+  if (seen.derived_thinks > 0) {
+    trace->notes.push_back(
+        fmt::format("{}: {} turns have no think_s: the gap since the answer before stands for it", name,
+                    seen.derived_thinks));
+  }
   trace->block_tokens = options.block_tokens > 0 ? options.block_tokens : 64;
   std::ranges::stable_sort(trace->requests, [](const model::TraceRequest& a, const model::TraceRequest& b) {
     return std::pair(a.conversation, a.turn) < std::pair(b.conversation, b.turn);

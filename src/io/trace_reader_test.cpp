@@ -87,6 +87,13 @@ TEST(Trace, AgenticIsAClosedLoopByConversation) {
   // The same local id in two conversations is not the same block.
   EXPECT_NE(trace.runs_of(trace.requests[0])[0].first, trace.runs_of(trace.requests[2])[0].first);
   EXPECT_EQ(trace.runs_of(trace.requests[0])[0].first, trace.runs_of(trace.requests[1])[0].first);
+  EXPECT_TRUE(trace.notes.empty());
+  const std::string silent =
+      R"({"conversation":"a","t_s":12.0,"input_tokens":310,"output_tokens":5,"blocks":[]})"
+      "\n";
+  const auto derived = parse_trace(text + silent, "t", {}).value();
+  EXPECT_EQ(derived.requests[2].think, Nanos{3'000'000'000});
+  EXPECT_EQ(derived.notes.size(), 1U);
   const std::string agent =
       R"({"conversation":"a","agent":"search","t_s":1.0,"think_s":0.5,"input_tokens":90,"output_tokens":5,"blocks":[[1,1]]})"
       "\n";
