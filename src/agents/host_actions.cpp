@@ -116,7 +116,8 @@ void Host::on(const cluster::Deliver& action, const Report& report) {
   if (request == nullptr) return;
   const auto token = std::find_if(report.tokens.begin(), report.tokens.end(),
                                   [&](const ReportedToken& t) { return t.id == action.id; });
-  TRIMTAB_CHECK(token != report.tokens.end(), "a token is delivered that nobody reported");
+  TRIMTAB_CHECK(token != report.tokens.end() && action.count == 1,
+                "a token is delivered that nobody reported");
   metrics_.on_token(*request, now_);
   request->tokens.push_back(token->token);
   if (!request->first_token_at) request->first_token_at = now_;

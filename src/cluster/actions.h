@@ -147,13 +147,15 @@ struct Abort {
   }
 };
 
-/// The token that the event just stepped (PrefillDone or DecodeStepped) reports for this request goes to its
-/// client and is kept as generated. A reported token without its Deliver is stale: drop it.
+/// The first `count` tokens that the event just stepped (PrefillDone or DecodeStepped) reports for this
+/// request go to its client and are kept as generated. Reported tokens without a Deliver are stale, and those
+/// beyond its count are over the request's limit: drop them.
 struct Deliver {
   RequestId id;
+  std::uint32_t count = 1;
   template <class A>
   void visit(A& a) {
-    a(id);
+    a(id, count);
   }
 };
 

@@ -26,6 +26,7 @@ Cluster::~Cluster() = default;
 void Cluster::step(const Event& event, Nanos now, std::vector<Action>& out) {
   machine_->step(event, now, out);
 }
+void Cluster::keep_records(bool keep) { machine_->keep_records(keep); }
 ClusterStatus Cluster::status() const { return machine_->status(); }
 Census Cluster::census() const { return machine_->census(); }
 bool Cluster::ready() const { return machine_->ready(); }

@@ -36,6 +36,8 @@ class Cluster {
   /// Appends what the host has to do, in order. `now` never goes back.
   void step(const Event& event, Nanos now, std::vector<Action>& out);
 
+  /// Off: no Log actions, and no time spent on their words. A simulator of millions of requests reads none.
+  void keep_records(bool keep);
   ClusterStatus status() const;
   Census census() const;
   /// Every engine, group and encoder of the configuration serves.

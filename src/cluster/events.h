@@ -200,14 +200,15 @@ struct Reserved {
 
 struct TokenReport {
   RequestId id;
-  model::FinishReason finish = model::FinishReason::kNone;
+  model::FinishReason finish = model::FinishReason::kNone;  // with the last of them
+  std::uint32_t count = 1;  // tokens since the last report: several with speculative decoding
   template <class A>
   void visit(A& a) {
-    a(id, finish);
+    a(id, finish, count);
   }
 };
 
-/// wire::DecodeStep: a token of each running request, and the rank's load.
+/// wire::DecodeStep: the new tokens of each running request, and the rank's load.
 struct DecodeStepped {
   RankId from;
   std::uint64_t step = 0;

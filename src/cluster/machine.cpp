@@ -121,8 +121,10 @@ void Machine::allocate(bool always_log) {
         {one.range.first, one.range.last, 1000 * static_cast<std::int64_t>(config_.prefill.ranks)});
     ranges_[one.engine] = one.range;
     if (!allocation.changed && !always_log) continue;
-    log(RequestId{0},
-        AllocationRecord{one.engine, one.range.first, one.range.last, allocation.demand, allocation.reason});
+    log(RequestId{0}, [&] {
+      return AllocationRecord{one.engine, one.range.first, one.range.last, allocation.demand,
+                              allocation.reason};
+    });
   }
   admission_.observe_serving(std::move(pools));
 }
@@ -135,7 +137,7 @@ void Machine::on(const Joined& event) {
   reports_.erase(place);
   if (place.role == Role::kPrefill) silent_.erase(place.engine);
   const bool serving = members_.join(place, event.blocks_total);
-  log(RequestId{0}, MembershipRecord{place, serving, "joined"});
+  log(RequestId{0}, [&] { return MembershipRecord{place, serving, "joined"}; });
   if (!serving) return;
   const bool open = members_.open(place.role, place.engine);
   switch (place.role) {
@@ -183,12 +185,15 @@ void Machine::on(const Lost& event) {
     if (!ended_service) return;
     settle_lost(place);
     lose_encoder(place.encoder_id());
-    log(RequestId{0}, MembershipRecord{place, members_.serving(place.role, place.engine), "lost"});
+    log(RequestId{0}, [&] {
+      return MembershipRecord{place, members_.serving(place.role, place.engine), "lost"};
+    });
     return;
   }
   if (ended_service) {
-    log(RequestId{0},
-        MembershipRecord{place, false, "lost; its group is out until every rank has joined again"});
+    log(RequestId{0}, [&] {
+      return MembershipRecord{place, false, "lost; its group is out until every rank has joined again"};
+    });
     drop_group(place, "rank " + std::to_string(place.rank) + " of " +
                           (place.role == Role::kPrefill ? "prefill engine " : "decode group ") +
                           std::to_string(place.engine.value) + " was lost");
@@ -238,9 +243,11 @@ void Machine::drop_group(Place lost, const std::string& why) {
 void Machine::on(const Drain& event) {
   members_.drain(event.role, event.engine, event.on);
   const bool open = members_.open(event.role, event.engine);
-  log(RequestId{0}, MembershipRecord{{event.role, event.engine, 0},
-                                     members_.serving(event.role, event.engine),
-                                     event.on ? "draining: no new work" : "takes work again"});
+  log(RequestId{0}, [&] {
+    return MembershipRecord{{event.role, event.engine, 0},
+                            members_.serving(event.role, event.engine),
+                            event.on ? "draining: no new work" : "takes work again"};
+  });
   switch (event.role) {
     case Role::kPrefill:
       allocate(true);

@@ -58,6 +58,7 @@ class Machine {
   ClusterStatus status() const;
   Census census() const;
   bool ready() const { return members_.complete(); }
+  void keep_records(bool keep) { records_ = keep; }
 
  private:
   // machine.cpp
@@ -155,9 +156,10 @@ class Machine {
   void emit(T action) {
     out_->emplace_back(std::move(action));
   }
-  template <class Body>
-  void log(RequestId id, Body body) {
-    out_->emplace_back(Log{Record{id, now_, RecordBody{std::move(body)}}});
+  /// `body` makes the record; it is not called when nobody keeps records.
+  template <class Make>
+  void log(RequestId id, const Make& body) {
+    if (records_) out_->emplace_back(Log{Record{id, now_, RecordBody{body()}}});
   }
 
   model::ClusterConfig config_;
@@ -193,6 +195,7 @@ class Machine {
   std::map<std::pair<Place, RequestId>, RequestId> quarantined_;  // the id in the decode account
   std::uint64_t alias_ = UINT64_MAX;
 
+  bool records_ = true;
   Nanos now_;
   std::vector<Action>* out_ = nullptr;  // of the step under way
 };

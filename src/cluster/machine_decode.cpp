@@ -18,9 +18,18 @@ std::optional<RankLoad> seen(const std::optional<policy::DecodeLoad>& load) {
 
 void Machine::log_choice(Life& life, const policy::DecodeDecision& decision, TokenCount reserve) {
   const policy::DecodeReason& reason = decision.reason;
-  log(life.id, DecodeRecord{seen(reason.winner), seen(reason.runner_up), decode_->config().policy,
-                            life.tokens(), reserve, reason.waterline, reason.mean_kv, reason.ceiling,
-                            static_cast<std::uint32_t>(reason.fitting), policy::describe(decision)});
+  log(life.id, [&] {
+    return DecodeRecord{seen(reason.winner),
+                        seen(reason.runner_up),
+                        decode_->config().policy,
+                        life.tokens(),
+                        reserve,
+                        reason.waterline,
+                        reason.mean_kv,
+                        reason.ceiling,
+                        static_cast<std::uint32_t>(reason.fitting),
+                        policy::describe(decision)};
+  });
 }
 
 bool Machine::want_seat(Life& life) {
@@ -121,7 +130,7 @@ void Machine::on(const Reserved& event) {
   Life* found = holder(event.id, place);
   if (found == nullptr || found->seat != Seat::kReserving) return;
   Life& life = *found;
-  log(life.id, ReservedRecord{event.from, event.granted, event.blocks_free});
+  log(life.id, [&] { return ReservedRecord{event.from, event.granted, event.blocks_free}; });
   if (!event.granted) {
     // Our account was wrong about this rank. It is left alone until its next report has mended the account.
     unhold(place, life.id);
@@ -154,15 +163,17 @@ void Machine::on(const DecodeStepped& event) {
       // It streams on until its abort arrives, and the report below counts that: so must the account, or the
       // difference would stay as a phantom load when the rank falls idle.
       if (releases_.pending(token.id, place)) {
-        decode_->grew(token.id, 1, now_);
+        decode_->grew(token.id, token.count, now_);
         if (token.finish != model::FinishReason::kNone) decode_->ended(token.id, now_);
       }
       continue;
     }
     Life& life = *found;
-    life.generated += TokenCount{1};
-    emit(Deliver{life.id});
-    decode_->grew(life.id, 1, now_);
+    const auto count =
+        static_cast<std::uint32_t>(std::min<std::int64_t>(token.count, life.output_left().value));
+    life.generated += TokenCount{count};
+    emit(Deliver{life.id, count});
+    decode_->grew(life.id, token.count, now_);
     if (token.finish != model::FinishReason::kNone) {
       decode_ended(life);
       finish(life, token.finish);

@@ -44,8 +44,10 @@ void Machine::on(const Submitted& event) {
     life.images.push_back({span, ImageStage::kIdle, EncoderId{}, 0, Nanos{}});
     patches += span.patches;
   }
-  log(life.id, SubmittedRecord{life.prompt, life.output_limit, static_cast<std::uint32_t>(life.images.size()),
-                               patches});
+  log(life.id, [&] {
+    return SubmittedRecord{life.prompt, life.output_limit, static_cast<std::uint32_t>(life.images.size()),
+                           patches};
+  });
   if (!fits_somewhere(life) || !admit(life, Nanos{})) return;
   life.admitted = true;
   admission_.accepted(life.id);
@@ -91,8 +93,10 @@ bool Machine::admit(Life& life, Nanos work) {
   const bool at_door = !life.admitted;
   if (!at_door && !too_much_work) return true;
   if (at_door || !decision.accepted) {
-    log(life.id, AdmissionRecord{decision.accepted, decision.queued_quota, decision.predicted_ttft,
-                                 decision.limit, retry_after, policy::describe(decision)});
+    log(life.id, [&] {
+      return AdmissionRecord{decision.accepted, decision.queued_quota, decision.predicted_ttft,
+                             decision.limit,    retry_after,           policy::describe(decision)};
+    });
   }
   if (decision.accepted) return true;
   fail(life, decision.code, policy::describe(decision), retry_after);
@@ -110,7 +114,7 @@ void Machine::on(const Matched& event) {
   life->spent = Nanos{};
   std::uint32_t to_encode = 0;
   for (const ImageLife& image : life->images) to_encode += life->needs(image) ? 1 : 0;
-  log(life->id, MatchRecord{life->tokens(), life->hit, life->quota, to_encode});
+  log(life->id, [&] { return MatchRecord{life->tokens(), life->hit, life->quota, to_encode}; });
   if (!life->accepted) {
     if (!admit(*life, life->quota)) return;
     life->accepted = true;
@@ -126,14 +130,17 @@ void Machine::enqueue(Life& life, std::string reason) {
       {life.id, life.tokens(), life.quota, blocks_of(life.tokens()), life.arrival, life.deadline});
   enter(life, Stage::kQueued);
   admission_.queued(life.id, decision.tier, life.quota);
-  log(life.id, QueueRecord{decision.tier, life.tokens(), life.quota, life.arrival,
-                           static_cast<std::uint32_t>(decision.depth), std::move(reason)});
+  log(life.id, [&] {
+    return QueueRecord{
+        decision.tier,    life.tokens(), life.quota, life.arrival, static_cast<std::uint32_t>(decision.depth),
+        std::move(reason)};
+  });
 }
 
 void Machine::on(const Cancelled& event) {
   Life* life = find(event.id);
   if (life == nullptr) return;
-  log(life->id, CancelledRecord{std::string(name(life->stage)), life->generated});
+  log(life->id, [&] { return CancelledRecord{std::string(name(life->stage)), life->generated}; });
   erase(*life);
   serve();
 }
@@ -150,7 +157,7 @@ void Machine::requeue(Life& life, Place from, bool counts, base::Code code, cons
     finish(life, model::FinishReason::kLength);
     return;
   }
-  log(life.id, RequeueRecord{from, life.generated, life.redos, why});
+  log(life.id, [&] { return RequeueRecord{from, life.generated, life.redos, why}; });
   for (ImageLife& image : life.images) {
     if (image.stage == ImageStage::kSent) image.stage = ImageStage::kIdle;
   }
@@ -161,13 +168,15 @@ void Machine::requeue(Life& life, Place from, bool counts, base::Code code, cons
 }
 
 void Machine::finish(Life& life, model::FinishReason reason) {
-  log(life.id, FinishedRecord{reason, life.prompt, life.first_hit, life.computed, life.generated});
+  log(life.id, [&] {
+    return FinishedRecord{reason, life.prompt, life.first_hit, life.computed, life.generated};
+  });
   emit(Finish{life.id, reason, life.prompt, life.first_hit, life.computed, life.generated});
   erase(life);
 }
 
 void Machine::fail(Life& life, base::Code code, std::string message, std::optional<Nanos> retry_after) {
-  log(life.id, FailedRecord{code, message, retry_after});
+  log(life.id, [&] { return FailedRecord{code, message, retry_after}; });
   emit(Fail{life.id, code, std::move(message), retry_after});
   erase(life);
 }

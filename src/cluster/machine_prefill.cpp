@@ -43,9 +43,18 @@ void Machine::grant(const policy::Grant& granted) {
   life.prefill = rank;
   life.batch_cap = granted.batch_cap;
   hold(place, life.id);
-  log(life.id, LeaseRecord{rank, granted.tier, granted.aged, granted.queue_time, granted.engine_left,
-                           granted.ranks_left, life.quota, granted.batch_cap, granted.lease_until,
-                           policy::to_string(granted)});
+  log(life.id, [&] {
+    return LeaseRecord{rank,
+                       granted.tier,
+                       granted.aged,
+                       granted.queue_time,
+                       granted.engine_left,
+                       granted.ranks_left,
+                       life.quota,
+                       granted.batch_cap,
+                       granted.lease_until,
+                       policy::to_string(granted)};
+  });
   emit(Grant{life.id, rank, life.tokens(), life.hit, life.quota, granted.item.blocks});
   encode_images(life);
   if (find(granted.item.id) == nullptr) return;  // an image that nobody can encode ended it
@@ -92,8 +101,10 @@ void Machine::on(const PrefillStepped& event) {
           static_cast<__int128>(event.actual.value) * chunk.predicted.value / event.predicted.value;
       life->spent += Nanos{static_cast<std::int64_t>(share)};
     }
-    log(life->id, ChunkRecord{event.from, event.step, chunk.tokens, chunk.computed, chunk.predicted,
-                              event.vote, event.budget, event.predicted, event.actual});
+    log(life->id, [&] {
+      return ChunkRecord{event.from, event.step,   chunk.tokens,    chunk.computed, chunk.predicted,
+                         event.vote, event.budget, event.predicted, event.actual};
+    });
     if (!life->needs_decode()) continue;
     if (life->prefilled == life->tokens() && life->seat != Seat::kTarget) wait_for_target(*life);
     if (life->seat == Seat::kNone && seat_is_due(*life)) want_seat(*life);
@@ -134,8 +145,9 @@ void Machine::on(const PrefillDone& event) {
   Life* found = holder(event.id, place);
   if (found == nullptr || found->stage != Stage::kPrefilling) return;
   Life& life = *found;
-  log(life.id,
-      PrefillDoneRecord{event.from, event.hit, event.computed, event.handed, life.quota, life.spent});
+  log(life.id, [&] {
+    return PrefillDoneRecord{event.from, event.hit, event.computed, event.handed, life.quota, life.spent};
+  });
   prefill_ended(life);
   drop_ready_images(life);
   life.computed += event.computed;
@@ -148,7 +160,7 @@ void Machine::on(const PrefillDone& event) {
     enter(life, Stage::kDecoding);
     life.seat = Seat::kRunning;
     decode_->admitted(life.id, life.decode, life.tokens(), now_);
-    log(life.id, DecodeStartRecord{life.decode, life.tokens(), life.output_left()});
+    log(life.id, [&] { return DecodeStartRecord{life.decode, life.tokens(), life.output_left()}; });
     emit(StartDecode{life.id, life.decode, life.output_left()});
   } else {
     const char* why = life.seat == Seat::kGone ? "its decode group was lost during the hand-over"

@@ -51,8 +51,14 @@ void Machine::encode(Life& life, std::uint32_t image) {
   wanted.asked_at = now_;
   vision_->started({life.id, image}, *decision.encoder, wanted.span.patches);
   hold(Place::of(*decision.encoder), life.id);
-  log(life.id, VisionRecord{image, wanted.span.patches, *decision.encoder, decision.reason.machines,
-                            decision.reason.patches_in_flight, policy::describe(decision)});
+  log(life.id, [&] {
+    return VisionRecord{image,
+                        wanted.span.patches,
+                        *decision.encoder,
+                        decision.reason.machines,
+                        decision.reason.patches_in_flight,
+                        policy::describe(decision)};
+  });
   emit(StartEncode{life.id, image, *decision.encoder});
 }
 
@@ -97,7 +103,7 @@ void Machine::on(const Encoded& event) {
   }
   Life& life = *find(event.id);
   encoder_let_go(life, event.image);
-  log(life.id, EncodedRecord{event.image, event.from, true, event.actual, ""});
+  log(life.id, [&] { return EncodedRecord{event.image, event.from, true, event.actual, ""}; });
   image->stage = ImageStage::kReady;
   if (life.stage == Stage::kPrefilling) {
     send_ready_images(life);
@@ -134,7 +140,7 @@ void Machine::on(const EncodeFailed& event) {
 
 void Machine::encode_failed(Life& life, std::uint32_t image, base::Code code, const std::string& message) {
   ImageLife& failed = life.images[image];
-  log(life.id, EncodedRecord{image, failed.encoder, false, now_ - failed.asked_at, message});
+  log(life.id, [&] { return EncodedRecord{image, failed.encoder, false, now_ - failed.asked_at, message}; });
   failed.stage = ImageStage::kIdle;
   ++failed.tries;
   if (is_final(code)) {
