@@ -1,0 +1,75 @@
+#include "policy/experts/plan/planner.h"
+
+#include <fmt/format.h>
+
+#include "policy/experts/plan/construct.h"
+#include "policy/experts/plan/copies.h"
+#include "policy/experts/plan/incremental.h"
+
+namespace trimtab::experts {
+namespace {
+
+tl::unexpected<base::Error> bad(std::string message) {
+  return base::fail(base::Code::kInvalidArgument, std::move(message), "policy/experts");
+}
+
+base::Status check_inputs(const Shape& shape, const LoadWindow& window, std::span<const std::int32_t> current,
+                          const PlanOptions& options) {
+  TRIMTAB_TRY(check(shape));
+  if (window.experts() != shape.experts) {
+    return bad(fmt::format("the window has {} experts, the shape {}: give the loads of the same layer",
+                           window.experts(), shape.experts));
+  }
+  if (options.start == Start::kIncremental) {
+    if (current.empty())
+      return bad("an incremental plan starts from the current map, and none was given: give it, or plan fresh");
+    TRIMTAB_TRY(check(shape, current, false));
+  }
+  return {};
+}
+
+std::int32_t bin_of(const LoadWindow& window) { return window.steps() <= 256 ? 1 : window.steps() / 125; }
+
+double default_price(const Shape& shape) { return shape.ranks >= 32 ? 3e-3 : 1e-3; }
+
+}  // namespace
+
+base::Result<Plan> plan_layer(const Shape& shape, const LoadWindow& window,
+                              std::span<const std::int32_t> current, const PlanOptions& options) {
+  TRIMTAB_TRY(check_inputs(shape, window, current, options));
+  LayerLoads loads;
+  std::vector<double> weights;
+  if (options.recency_steps > 0) weights = recency_weights(window.steps(), options.recency_steps);
+  loads.assign(window, weights, bin_of(window));
+  const std::vector<std::int32_t> copies = choose_copies(shape, loads, CopyWeights{});
+  Placement placement;
+  SwapSearch search;
+  Plan plan;
+  if (options.start == Start::kIncremental) {
+    const double price = options.move_price < 0 ? default_price(shape) : options.move_price;
+    const IncrementalResult result =
+        improve(shape, loads, current, copies, {price, options.moves_max}, placement, search);
+    plan.reason.swaps = result.swaps;
+    plan.reason.replacements = result.replacements;
+  } else {
+    placement.reset(shape, loads, copies);
+    construct(shape, placement);
+    search.reset(shape, placement);
+    plan.reason.swaps = search.descend(1e-7, 20LL * shape.slots);
+  }
+  plan.map.assign(placement.map().begin(), placement.map().end());
+  plan.reason.balance = balance_of(shape, plan.map, window).of_sums;
+  if (!current.empty() && current.size() == plan.map.size()) {
+    plan.reason.balance_before = balance_of(shape, current, window).of_sums;
+    plan.reason.received = received_copies(shape, current, plan.map);
+  }
+  return plan;
+}
+
+std::string describe(const PlanReason& reason) {
+  if (reason.balance_before == 0) return fmt::format("{:.4f}", reason.balance);
+  return fmt::format("{:.4f} -> {:.4f}, {} copies received", reason.balance_before, reason.balance,
+                     reason.received);
+}
+
+}  // namespace trimtab::experts
