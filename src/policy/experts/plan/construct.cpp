@@ -59,7 +59,8 @@ void construct(const Shape& shape, Placement& placement) {
     std::int32_t best = -1;
     for (std::int32_t rank = 0; rank < shape.ranks; ++rank) {
       if (placement.free_slots(rank) == 0 || placement.holds(rank, copy.expert)) continue;
-      if (best < 0 || placement.product(rank, copy.expert) < placement.product(best, copy.expert)) best = rank;
+      if (best < 0 || placement.product(rank, copy.expert) < placement.product(best, copy.expert))
+        best = rank;
     }
     if (best >= 0)
       placement.add(best, copy.expert);

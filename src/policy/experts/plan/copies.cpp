@@ -26,7 +26,8 @@ class Chooser {
     spread_.resize(square_.size());
     for (std::int32_t expert = 0; expert < shape.experts; ++expert) {
       double square = 0;
-      for (const float load : loads.of(expert)) square += static_cast<double>(load) * static_cast<double>(load);
+      for (const float load : loads.of(expert))
+        square += static_cast<double>(load) * static_cast<double>(load);
       square_[at(expert)] = mean > 0 ? weights.variance * square / mean : 0;
       spread_[at(expert)] = square_[at(expert)] / 2;
     }
@@ -81,11 +82,11 @@ class Chooser {
   const Shape& shape_;
   const LayerLoads& loads_;
   std::vector<std::int32_t> copies_;
-  std::vector<float> load_;             // [steps, experts_padded]: of one copy
-  std::vector<float> floor_;            // [steps]
+  std::vector<float> load_;                     // [steps, experts_padded]: of one copy
+  std::vector<float> floor_;                    // [steps]
   std::vector<double> square_, spread_, gain_;  // [experts]
-  std::vector<float> value_;            // [steps, 2]: the two largest copies
-  std::vector<std::int32_t> who_;       // [steps, 2]
+  std::vector<float> value_;                    // [steps, 2]: the two largest copies
+  std::vector<std::int32_t> who_;               // [steps, 2]
 };
 
 }  // namespace

@@ -143,14 +143,15 @@ IncrementalResult improve(const Shape& shape, const LayerLoads& loads, std::span
                           Placement& placement, SwapSearch& search) {
   const SlotMap start = without_duplicates(shape, before, targets);
   placement.reset(shape, loads, copies_of(shape, start));
-  // A copy that saves the part p of the peaks is worth 0.1 p of the sum of squares (system facts' exploration):
-  // halved, since exchanges are judged by half their change.
+  // A copy that saves the part p of the peaks is worth 0.1 p of the sum of squares (system facts'
+  // exploration): halved, since exchanges are judged by half their change.
   double whole = 0;
   for (std::int32_t a = 0; a < shape.experts; ++a) {
     for (std::int32_t b = 0; b < shape.experts; ++b) whole += static_cast<double>(loads.gram_row(a)[b]);
   }
   whole /= shape.ranks;
-  const double price = 0.05 * options.move_price * whole;
+  // A free move is still told from none: its price is too small to weigh, but not 0.
+  const double price = std::max(0.05 * options.move_price * whole, 1e-30);
   placement.set_prices(before, static_cast<float>(price));
   placement.set_map(start);
   const std::int64_t already = received_copies(shape, before, start);

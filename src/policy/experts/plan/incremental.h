@@ -10,8 +10,8 @@
 namespace trimtab::experts {
 
 struct IncrementalOptions {
-  double move_price = 1e-3;      // see PlanOptions
-  std::int32_t moves_max = -1;   // negative: no cap
+  double move_price = 1e-3;     // see PlanOptions
+  std::int32_t moves_max = -1;  // negative: no cap
 };
 
 struct IncrementalResult {

@@ -10,9 +10,7 @@ namespace {
 
 using Ints = __m512i;
 constexpr int kWidth = 16;
-inline Ints load_ints(const std::int16_t* p) {
-  return _mm512_loadu_si512(static_cast<const void*>(p));
-}
+inline Ints load_ints(const std::int16_t* p) { return _mm512_loadu_si512(static_cast<const void*>(p)); }
 inline Ints broadcast_pair(const std::int16_t* p) {
   int pair;
   __builtin_memcpy(&pair, p, sizeof pair);

@@ -20,9 +20,9 @@ struct LayerLoads {
 
   std::int32_t experts = 0, experts_padded = 0;
   std::int32_t steps = 0, steps_padded = 0;
-  std::vector<float> by_expert;     // [experts, steps_padded]
-  std::vector<float> by_step;       // [steps, experts_padded]
-  std::vector<float> gram;          // [experts_padded, experts_padded]: products of loads, in units of `unit`^2
+  std::vector<float> by_expert;  // [experts, steps_padded]
+  std::vector<float> by_step;    // [steps, experts_padded]
+  std::vector<float> gram;       // [experts_padded, experts_padded]: products of loads, in units of `unit`^2
   std::vector<double> step_totals;  // [steps]
 
   /// `weights`: of each step of the window, oldest first; empty: all 1. The Gram matrix takes each step's

@@ -41,8 +41,7 @@ void Placement::set_prices(std::span<const std::int32_t> before, float price) {
 }
 
 void Placement::set_map(std::span<const std::int32_t> map) {
-  for (std::int32_t slot = 0; slot < shape_.slots; ++slot)
-    add(shape_.rank_of_slot(slot), map[at(slot)]);
+  for (std::int32_t slot = 0; slot < shape_.slots; ++slot) add(shape_.rank_of_slot(slot), map[at(slot)]);
 }
 
 double Placement::square_sum() const {

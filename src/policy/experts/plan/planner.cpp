@@ -22,7 +22,8 @@ base::Status check_inputs(const Shape& shape, const LoadWindow& window, std::spa
   }
   if (options.start == Start::kIncremental) {
     if (current.empty())
-      return bad("an incremental plan starts from the current map, and none was given: give it, or plan fresh");
+      return bad(
+          "an incremental plan starts from the current map, and none was given: give it, or plan fresh");
     TRIMTAB_TRY(check(shape, current, false));
   }
   return {};
@@ -37,6 +38,9 @@ double default_price(const Shape& shape) { return shape.ranks >= 32 ? 3e-3 : 1e-
 base::Result<Plan> plan_layer(const Shape& shape, const LoadWindow& window,
                               std::span<const std::int32_t> current, const PlanOptions& options) {
   TRIMTAB_TRY(check_inputs(shape, window, current, options));
+  if (options.scope == Scope::kHierarchical)
+    return base::fail(base::Code::kUnsupported,
+                      "plan_layer is global: call plan_hierarchical for groups on nodes", "policy/experts");
   LayerLoads loads;
   std::vector<double> weights;
   if (options.recency_steps > 0) weights = recency_weights(window.steps(), options.recency_steps);

@@ -14,7 +14,8 @@ struct Swap {
 };
 
 /// Judges exchanges in a few operations each: with a on rank i and b on rank j, half the change of Q is
-///   (D[j][a] - D[i][a]) / c_a + (D[i][b] - D[j][b]) / c_b + K_aa / c_a^2 + K_bb / c_b^2 - 2 K_ab / (c_a c_b).
+///   (D[j][a] - D[i][a]) / c_a + (D[i][b] - D[j][b]) / c_b + K_aa / c_a^2 + K_bb / c_b^2 - 2 K_ab / (c_a
+///   c_b).
 class SwapSearch {
  public:
   /// Keeps references. Call again after the placement changed other than through `apply`.
