@@ -45,14 +45,18 @@ double noise_floor(std::int32_t ranks, double mean_tokens);
 ///
 /// Algorithm: ratio of sums over the last steps_max steps against the promise or the counting noise,
 /// whichever is worse, plus a tolerance and standard errors (residuals peak - ratio x mean). A promise below
-/// the noise floor was fit to noise and can't be held by anybody. Cost: O(1) a step, steps_max x 16 bytes.
-/// Weakness: steps are taken as independent; slow drift inside the window hides in the standard error.
+/// the noise floor was fit to noise and can't be held by anybody. Cost: steps_max additions a step, steps_max
+/// x 16 bytes. Weakness: steps are taken as independent; slow drift inside the window hides in the standard
+/// error.
 class DriftDetector {
  public:
-  static base::Result<DriftDetector> make(const DriftConfig& config, std::int32_t ranks);
+  /// `layers`: of how many layers `observe` is given the sums.
+  static base::Result<DriftDetector> make(const DriftConfig& config, std::int32_t ranks,
+                                          std::int32_t layers = 1);
 
-  /// A new plan is in force: forget the steps before it.
-  void promise(double balance);
+  /// A new plan is in force, which promises this balance: forget the steps before it. Error: below 1 or not
+  /// finite.
+  base::Status promise(double balance);
   /// An alarm was weighed and no plan came of it.
   void dismiss();
   /// One step after the plan: its busiest rank's and its mean rank's tokens. A step without load says
@@ -68,7 +72,7 @@ class DriftDetector {
   void judge();
 
   DriftConfig config_;
-  std::int32_t ranks_ = 1;
+  std::int32_t ranks_ = 1, layers_ = 1;
   bool promised_ = false;
   std::vector<Step> ring_;
   std::size_t next_ = 0;

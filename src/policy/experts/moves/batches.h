@@ -38,8 +38,7 @@ struct MoveSchedule {
 /// Layers in order, as many together as the budget's stall allows (a re-placement of few copies is mostly
 /// layers with one). The staging slots are shared by all layers: only one layer that uses them moves at a
 /// time. Plans must have one budget and one set of hosts.
-base::Result<MoveSchedule> schedule_layers(std::span<const MovePlan> plans, const MoveBudget& budget,
-                                           std::int32_t nodes);
+base::Result<MoveSchedule> schedule_layers(std::span<const MovePlan> plans, const MoveBudget& budget);
 
 /// Nanoseconds of one copy under a budget; 0 without a speed.
 struct MoveCosts {
@@ -48,7 +47,6 @@ struct MoveCosts {
 base::Result<MoveCosts> costs_of(const MoveBudget& budget);
 
 /// Time that each host spends on a batch: the larger of sending and receiving, and local copies after it.
-std::vector<std::int64_t> host_ns(const MovePlan& plan, const MoveBatch& batch, const MoveCosts& costs,
-                                  std::int32_t nodes);
+std::vector<std::int64_t> host_ns(const MovePlan& plan, const MoveBatch& batch, const MoveCosts& costs);
 
 }  // namespace trimtab::experts

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -38,10 +39,10 @@ class MemoryExecutor {
   /// still to be reloaded). `running`: as seen while the batch at the position runs.
   base::Status prove(bool running) const;
 
-  std::span<const std::byte> at(Place place) const;
+  std::span<const std::byte> place(Place place) const;
 
  private:
-  std::span<std::byte> at(Place place);
+  std::span<std::byte> place(Place place);
   void copy_part(const Move& move, std::int64_t from, std::int64_t to);
   std::pair<std::int64_t, std::int64_t> slice_bounds() const;
 

@@ -61,7 +61,7 @@ struct MoveRequest {
   /// Old ranks whose memory is gone. Old ranks that are neither lost nor in rank_before are leaving: they
   /// send until the end.
   std::span<const std::int32_t> lost = {};
-  MoveOptions options;
+  MoveOptions options = {};
 };
 
 /// Moves of a batch run at the same time: none reads what another writes.
@@ -80,8 +80,9 @@ struct HostMoves {
 /// Interrupted, run the same batch and slice again: it overwrites nothing that it reads.
 struct MovePlan {
   std::int32_t experts = 0, hosts = 0;
-  std::int32_t width = 0;    // slots per host: the larger of before and after
-  std::int32_t staging = 0;  // slots width .. width + staging - 1 of each host
+  std::int32_t ranks = 0, nodes = 1;  // of the new shape: hosts behind the ranks are leaving
+  std::int32_t width = 0;             // slots per host: the larger of before and after
+  std::int32_t staging = 0;           // slots width .. width + staging - 1 of each host
   std::vector<MoveBatch> batches;
   /// A copy that takes longer than the budget moves in so many slices, a step between them; 1 otherwise.
   std::int32_t slices = 1;
@@ -100,6 +101,11 @@ struct MovePlan {
   std::vector<std::int32_t> reloaded;       // experts without a living copy, ascending
   std::vector<std::int32_t> before, after;  // [hosts, width + staging]: experts, -1 where there is none
 
+  /// A leaving host counts as a node of its own.
+  bool same_node(std::int32_t host, std::int32_t other) const {
+    const std::int32_t width_of_node = ranks / nodes;
+    return host == other || (host < ranks && other < ranks && host / width_of_node == other / width_of_node);
+  }
   std::int32_t places_per_host() const { return width + staging; }
   std::int64_t sends_max() const;
   std::int64_t receives_max() const;

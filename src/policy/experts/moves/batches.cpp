@@ -1,0 +1,135 @@
+#include "policy/experts/moves/batches.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace trimtab::experts {
+namespace {
+
+tl::unexpected<base::Error> bad(std::string message) {
+  return base::fail(base::Code::kInvalidArgument, std::move(message), "policy/experts/moves");
+}
+
+constexpr std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
+
+/// bytes / speed in nanoseconds, rounded up; 0 without a speed.
+std::int64_t copy_ns(std::int64_t bytes, std::int64_t bytes_per_s) {
+  if (bytes_per_s == 0) return 0;
+  const auto ns = (static_cast<__int128>(bytes) * 1'000'000'000 + bytes_per_s - 1) / bytes_per_s;
+  constexpr std::int64_t kMax = std::int64_t{1} << 50;  // thirteen days, so that sums stay exact
+  return ns > kMax ? kMax : static_cast<std::int64_t>(ns);
+}
+
+bool uses_staging(const MovePlan& plan) { return plan.staging_used > 0; }
+
+/// What the rounds so far hold: per round, time by host, and whether a layer in it uses staging.
+struct RoundLoad {
+  std::vector<std::int64_t> host_ns;
+  bool staging = false;
+};
+
+bool fits(const std::vector<RoundLoad>& rounds, std::size_t start, const MovePlan& plan,
+          const std::vector<std::vector<std::int64_t>>& needs, std::int64_t limit_ns) {
+  for (std::size_t i = 0; i < needs.size() && start + i < rounds.size(); ++i) {
+    const RoundLoad& round = rounds[start + i];
+    if (round.staging && uses_staging(plan)) return false;
+    for (std::size_t host = 0; host < needs[i].size(); ++host) {
+      if (limit_ns > 0 && round.host_ns[host] + needs[i][host] > limit_ns) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+MovePosition MoveSchedule::next(MovePosition position) const {
+  if (position.slice + 1 < slices) return {position.round, position.slice + 1};
+  return {position.round + 1, 0};
+}
+
+base::Result<MoveCosts> costs_of(const MoveBudget& budget) {
+  const auto check = [](const char* what, std::int64_t value) -> base::Status {
+    if (value >= 0) return {};
+    return bad(fmt::format("{} is {}: it cannot be negative", what, value));
+  };
+  TRIMTAB_TRY(check("bytes_per_copy", budget.bytes_per_copy));
+  TRIMTAB_TRY(check("link_bytes_per_s", budget.link_bytes_per_s));
+  TRIMTAB_TRY(check("node_link_bytes_per_s", budget.node_link_bytes_per_s));
+  TRIMTAB_TRY(check("local_bytes_per_s", budget.local_bytes_per_s));
+  TRIMTAB_TRY(check("stall_ns", budget.stall_ns));
+  if (budget.stall_ns > 0 && (budget.bytes_per_copy == 0 || budget.link_bytes_per_s == 0)) {
+    return bad(
+        fmt::format("a stall of at most {} ns needs bytes_per_copy and link_bytes_per_s, which are {} and {}",
+                    budget.stall_ns, budget.bytes_per_copy, budget.link_bytes_per_s));
+  }
+  const std::int64_t node =
+      budget.node_link_bytes_per_s > 0 ? budget.node_link_bytes_per_s : budget.link_bytes_per_s;
+  const std::int64_t local = budget.local_bytes_per_s > 0 ? budget.local_bytes_per_s : node;
+  return MoveCosts{copy_ns(budget.bytes_per_copy, budget.link_bytes_per_s),
+                   copy_ns(budget.bytes_per_copy, node), copy_ns(budget.bytes_per_copy, local)};
+}
+
+std::vector<std::int64_t> host_ns(const MovePlan& plan, const MoveBatch& batch, const MoveCosts& costs) {
+  std::vector<std::int64_t> send(at(plan.hosts)), receive(at(plan.hosts)), local(at(plan.hosts));
+  for (const Move& move : batch) {
+    if (move.kind == MoveKind::kLocal) {
+      local[at(move.to.host)] += costs.local_ns;
+      continue;
+    }
+    const bool near = move.kind == MoveKind::kSend && plan.same_node(move.from.host, move.to.host);
+    const std::int64_t ns = near ? costs.node_link_ns : costs.link_ns;
+    receive[at(move.to.host)] += ns;
+    if (move.kind == MoveKind::kSend) send[at(move.from.host)] += ns;
+  }
+  for (std::size_t host = 0; host < send.size(); ++host) local[host] += std::max(send[host], receive[host]);
+  return local;
+}
+
+base::Result<MoveSchedule> schedule_layers(std::span<const MovePlan> plans, const MoveBudget& budget) {
+  auto costs = costs_of(budget);
+  if (!costs) return tl::unexpected(std::move(costs).error());
+  std::int64_t limit_ns = budget.stall_ns;
+  if (limit_ns > 0) limit_ns = std::max({limit_ns, costs->link_ns, costs->node_link_ns, costs->local_ns});
+  MoveSchedule schedule;
+  std::vector<RoundLoad> rounds;
+  std::size_t earliest = 0;
+  for (std::size_t layer = 0; layer < plans.size(); ++layer) {
+    const MovePlan& plan = plans[layer];
+    if (plan.hosts != plans.front().hosts) {
+      return bad(fmt::format("layer {} moves between {} hosts, layer 0 between {}: schedule them apart",
+                             layer, plan.hosts, plans.front().hosts));
+    }
+    if (plan.bytes_per_copy != budget.bytes_per_copy) {
+      return bad(fmt::format("layer {} was planned for copies of {} bytes, the budget says {}", layer,
+                             plan.bytes_per_copy, budget.bytes_per_copy));
+    }
+    std::vector<std::vector<std::int64_t>> needs;
+    for (const MoveBatch& batch : plan.batches) needs.push_back(host_ns(plan, batch, *costs));
+    if (needs.empty()) continue;
+    // Layers start in order, so that a host which follows the list never goes back.
+    std::size_t start = earliest;
+    while (!fits(rounds, start, plan, needs, limit_ns)) ++start;
+    earliest = start;
+    for (std::size_t i = 0; i < needs.size(); ++i) {
+      if (start + i == rounds.size()) {
+        rounds.push_back({std::vector<std::int64_t>(at(plan.hosts)), false});
+        schedule.rounds.emplace_back();
+      }
+      RoundLoad& round = rounds[start + i];
+      for (std::size_t host = 0; host < needs[i].size(); ++host) {
+        round.host_ns[host] += needs[i][host];
+        schedule.stall_ns = std::max(schedule.stall_ns, round.host_ns[host]);
+      }
+      round.staging = round.staging || uses_staging(plan);
+      schedule.rounds[start + i].push_back({static_cast<std::int32_t>(layer), static_cast<std::int32_t>(i)});
+    }
+  }
+  if (budget.stall_ns > 0 && schedule.stall_ns > budget.stall_ns) {
+    schedule.slices = static_cast<std::int32_t>((schedule.stall_ns + budget.stall_ns - 1) / budget.stall_ns);
+    schedule.stall_ns = (schedule.stall_ns + schedule.slices - 1) / schedule.slices;
+  }
+  return schedule;
+}
+
+}  // namespace trimtab::experts
