@@ -32,6 +32,7 @@ class LoadEstimator {
   LoadEstimator(std::int32_t experts, const EstimatorOptions& options);
 
   /// Tokens per expert of one step, [experts], finite and not negative.
+  void observe(std::span<const std::int32_t> tokens);
   void observe(std::span<const std::int64_t> tokens);
   void observe(std::span<const double> tokens);
   /// [experts]; zero before the first step.

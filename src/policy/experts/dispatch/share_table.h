@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -11,7 +12,9 @@
 namespace trimtab::experts {
 
 /// Parts that a whole expert is divided into; a power of two.
-inline constexpr std::int32_t kShareParts = 64;
+inline constexpr std::int32_t kShareParts = 64, kPartsMax = 256;
+/// Choices of one expert that one rank can split in a step.
+inline constexpr std::int64_t kTokensMax = (std::int64_t{1} << 31) - 1;
 
 /// Where rank g starts in the copies of expert e: frac((g + 1/2) * 0.6180 + e * 0.7549) in 2^-24ths, from the
 /// golden ratio and the plastic number's reciprocals, so that the ranks' roundings spread instead of adding
@@ -46,7 +49,8 @@ class ShareTable {
                                        std::int32_t copies_max = 0, std::int32_t parts = kShareParts);
 
   /// Takes the solver's shares; the solver must have been made for the same map.
-  void set(const ShareSolver& solver);
+  void set(const ShareSolver& solver) { set(solver.flow()); }
+  void set(const ShareFlow& flow);
 
   std::int32_t parts() const { return parts_; }
   std::int32_t copies_max() const { return copies_max_; }
@@ -58,19 +62,22 @@ class ShareTable {
   }
   std::span<const std::int32_t> slots_of(std::int32_t expert) const;
 
-  /// Slot of choice `index` of the `tokens` that rank `rank` routes to the expert in this step. Needs
-  /// 0 <= index < tokens < 2^31.
-  std::int32_t slot_of(std::int32_t expert, std::int32_t rank, std::int64_t index, std::int64_t tokens) const;
+  /// Slot of choice `choice` of the `tokens` that rank `rank` routes to the expert in this step. Needs
+  /// 0 <= choice < tokens < 2^31.
+  std::int32_t slot_of(std::int32_t expert, std::int32_t rank, std::int64_t choice,
+                       std::int64_t tokens) const;
   /// Tokens that the rank sends to each copy (columns as above), adding up to `tokens`. `out`: [copies_max].
   void split(std::int32_t expert, std::int32_t rank, std::int64_t tokens, std::span<std::int64_t> out) const;
 
  private:
-  void quantise(std::int32_t expert, std::span<const std::int64_t> units, std::int64_t whole);
+  void quantise(const ShareFlow& flow, std::int32_t expert);
 
   Shape shape_;
   std::int32_t parts_ = kShareParts, copies_max_ = 0;
   std::vector<std::uint16_t> table_;
   std::vector<std::int32_t> slots_, first_;  // slots by expert, ascending; first_ [experts + 1]
+  std::vector<std::int32_t> column_;         // of each slot
+  std::vector<std::pair<std::int64_t, std::int32_t>> remainders_;
 };
 
 }  // namespace trimtab::experts

@@ -40,6 +40,7 @@ class ShareSolver {
   /// `tokens`: [experts]. Errors name expert and value: wrong length, NaN, infinite, negative.
   base::Result<ShareResult> solve(std::span<const double> tokens);
   base::Result<ShareResult> solve(std::span<const std::int64_t> tokens);
+  base::Result<ShareResult> solve(std::span<const std::int32_t> tokens);
 
   /// Part of its expert's tokens that the slot takes, in [0, 1]; an expert without tokens is split evenly.
   double share(std::int32_t slot) const;
@@ -49,14 +50,13 @@ class ShareSolver {
   std::span<const std::int32_t> tight_ranks() const { return flow_.tight_ranks(); }
   const ShareFlow& flow() const { return flow_; }
   const Shape& shape() const { return flow_.shape(); }
-  std::span<const std::int32_t> map() const { return map_; }
+  std::span<const std::int32_t> map() const { return flow_.map(); }
 
  private:
   template <class T>
   base::Result<ShareResult> solve_any(std::span<const T> tokens);
 
   ShareOptions options_;
-  SlotMap map_;
   ShareFlow flow_;
 };
 
