@@ -1,10 +1,14 @@
 #include "policy/experts/dispatch/share_flow.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <string>
+#include <utility>
 
 #include "base/check.h"
 
@@ -45,7 +49,29 @@ double legal_sum(std::span<const T> tokens) {
   return all && sum <= std::numeric_limits<double>::max() ? sum : std::numeric_limits<double>::quiet_NaN();
 }
 
+template <class T>
+base::Error error_of(std::span<const T> tokens) {
+  std::string message = "the loads of all experts together overflow: divide them";
+  for (std::size_t e = 0; e < tokens.size(); ++e) {
+    const auto value = static_cast<double>(tokens[e]);
+    if (std::isfinite(value) && value >= 0) continue;
+    message = fmt::format("expert {} has a load of {}: loads are finite and not negative", e, tokens[e]);
+    break;
+  }
+  return {base::Code::kInvalidArgument, std::move(message), "policy/experts"};
+}
+
 }  // namespace
+
+tl::unexpected<base::Error> bad_loads(std::span<const double> tokens) {
+  return tl::unexpected(error_of(tokens));
+}
+tl::unexpected<base::Error> bad_loads(std::span<const std::int64_t> tokens) {
+  return tl::unexpected(error_of(tokens));
+}
+tl::unexpected<base::Error> bad_loads(std::span<const std::int32_t> tokens) {
+  return tl::unexpected(error_of(tokens));
+}
 
 void ShareFlow::reset(const Shape& shape, std::span<const std::int32_t> map) {
   TRIMTAB_CHECK(map.size() == index(shape.slots));
@@ -103,9 +129,19 @@ void ShareFlow::reset(const Shape& shape, std::span<const std::int32_t> map) {
   rank_stamp_.assign(ranks, 0);
   expert_stamp_.assign(experts, 0);
   stamp_ = 0;
+  knots_.assign(ranks, -1);
+  touched_.clear();
+  touched_.reserve(ranks);
   tight_.clear();
   tight_.reserve(ranks);
   bases_.resize(ranks);
+}
+
+// Unless it is one already, from a time when its expert had several hosts.
+void ShareFlow::make_link(std::int32_t slot) {
+  const std::int32_t rank = rank_of_slot_[index(slot)], base = rank * shape_.slots_per_rank();
+  const auto links = std::span(links_).subspan(index(base), index(link_count_[index(rank)]));
+  if (std::ranges::find(links, slot) == links.end()) add_link(slot);
 }
 
 void ShareFlow::add_link(std::int32_t slot) {
@@ -238,89 +274,12 @@ void ShareFlow::pour_many(std::int32_t first, std::int64_t units) {
   }
 }
 
-std::int64_t ShareFlow::level(std::int64_t enough, std::int64_t hopeless) {
-  pushes_ = 0;
-  tight_.clear();
-  bound_ = (total_ + shape_.ranks - 1) / shape_.ranks;
-  std::int64_t threshold = std::max(bound_, enough);
-  while (true) {
-    const auto busiest = std::ranges::max_element(rank_units_);
-    if (*busiest <= threshold || bound_ >= hopeless) return *busiest;
-    const auto from = static_cast<std::int32_t>(busiest - rank_units_.begin());
-    while (rank_units_[index(from)] > threshold) {
-      const std::int32_t to = find_path(from, threshold);
-      if (to >= 0) {
-        push_path(from, to, threshold);
-        continue;
-      }
-      // All that the reached ranks carry is trapped among them.
-      std::int64_t trapped = 0;
-      for (std::int32_t i = 0; i < reached_; ++i) trapped += rank_units_[index(queue_[index(i)])];
-      bound_ = (trapped + reached_ - 1) / reached_;
-      threshold = std::max(threshold, bound_);
-      tight_.assign(queue_.begin(), queue_.begin() + reached_);
-      if (bound_ >= hopeless) break;
-    }
-  }
-}
-
-// Breadth first, so paths are shortest; the first rank found below the threshold, or -1.
-std::int32_t ShareFlow::find_path(std::int32_t from, std::int64_t threshold) {
-  if (++stamp_ == std::numeric_limits<std::int32_t>::max()) {
-    std::ranges::fill(rank_stamp_, 0);
-    std::ranges::fill(expert_stamp_, 0);
-    stamp_ = 1;
-  }
-  queue_[0] = from;
-  reached_ = 1;
-  rank_stamp_[index(from)] = stamp_;
-  for (std::int32_t head = 0; head < reached_; ++head) {
-    const std::int32_t rank = queue_[index(head)];
-    const std::int32_t base = rank * shape_.slots_per_rank();
-    for (std::int32_t i = 0; i < link_count_[index(rank)]; ++i) {
-      const std::int32_t slot = links_[index(base + i)];
-      std::int32_t& expert_stamp = expert_stamp_[index(map_[index(slot)])];
-      // One copy with load reaches every other of its expert: a second need not be followed.
-      if (slot_units_[index(slot)] == 0 || expert_stamp == stamp_) continue;
-      expert_stamp = stamp_;
-      for (std::int32_t next = next_slot_[index(slot)]; next != slot; next = next_slot_[index(next)]) {
-        const std::int32_t to = rank_of_slot_[index(next)];
-        if (rank_stamp_[index(to)] == stamp_) continue;
-        rank_stamp_[index(to)] = stamp_;
-        left_[index(to)] = slot;
-        entered_[index(to)] = next;
-        if (rank_units_[index(to)] < threshold) return to;
-        queue_[index(reached_++)] = to;
-      }
-    }
-  }
-  return -1;
-}
-
-void ShareFlow::push_path(std::int32_t from, std::int32_t to, std::int64_t threshold) {
-  std::int64_t units = std::min(rank_units_[index(from)] - threshold, threshold - rank_units_[index(to)]);
-  for (std::int32_t rank = to; rank != from; rank = rank_of_slot_[index(left_[index(rank)])]) {
-    units = std::min(units, slot_units_[index(left_[index(rank)])]);
-  }
-  for (std::int32_t rank = to; rank != from; rank = rank_of_slot_[index(left_[index(rank)])]) {
-    slot_units_[index(left_[index(rank)])] -= units;
-    slot_units_[index(entered_[index(rank)])] += units;
-  }
-  rank_units_[index(from)] -= units;
-  rank_units_[index(to)] += units;
-  ++pushes_;
-}
-
 void ShareFlow::replace(std::int32_t slot, std::int32_t expert) {
   const std::int32_t old = map_[index(slot)];
   const std::int32_t rank = rank_of_slot_[index(slot)];
   TRIMTAB_CHECK(hosts_[index(old)] > 1 && old != expert);
   changed_ = true;
-  std::int32_t before = slot;
-  while (next_slot_[index(before)] != slot) {
-    before = next_slot_[index(before)];
-  }
-  next_slot_[index(before)] = next_slot_[index(slot)];
+  next_slot_[index(slot_before(slot))] = next_slot(slot);
   if (first_slot_[index(old)] == slot) first_slot_[index(old)] = next_slot_[index(slot)];
   --hosts_[index(old)];
   rank_units_[index(rank)] -= slot_units_[index(slot)];
@@ -331,15 +290,39 @@ void ShareFlow::replace(std::int32_t slot, std::int32_t expert) {
   map_[index(slot)] = expert;
   const std::int32_t first = first_slot_[index(expert)];
   if (hosts_[index(expert)] == 1) {
-    // It may be in the lists already, from a time when it had more.
-    const std::int32_t home = rank_of_slot_[index(first)], base = home * shape_.slots_per_rank();
-    const auto links = std::span(links_).subspan(index(base), index(link_count_[index(home)]));
-    if (std::ranges::find(links, first) == links.end()) add_link(first);
+    make_link(first);
     if (std::ranges::find(replicated_, expert) == replicated_.end()) replicated_.push_back(expert);
   }
   next_slot_[index(slot)] = next_slot_[index(first)];
   next_slot_[index(first)] = slot;
   ++hosts_[index(expert)];
+}
+
+std::int32_t ShareFlow::slot_before(std::int32_t slot) const {
+  std::int32_t before = slot;
+  while (next_slot(before) != slot) before = next_slot(before);
+  return before;
+}
+
+void ShareFlow::exchange(std::int32_t slot, std::int32_t other) {
+  const std::int32_t expert = map_[index(slot)], other_expert = map_[index(other)];
+  TRIMTAB_CHECK(expert != other_expert && is_host(slot) && is_host(other));
+  changed_ = true;
+  const std::int32_t before = slot_before(slot), after = next_slot(slot);
+  const std::int32_t other_before = slot_before(other), other_after = next_slot(other);
+  next_slot_[index(other)] = after == slot ? other : after;
+  if (before != slot) next_slot_[index(before)] = other;
+  next_slot_[index(slot)] = other_after == other ? slot : other_after;
+  if (other_before != other) next_slot_[index(other_before)] = slot;
+  if (first_slot(expert) == slot) first_slot_[index(expert)] = other;
+  if (first_slot(other_expert) == other) first_slot_[index(other_expert)] = slot;
+  const std::int64_t change = slot_units_[index(other)] - slot_units_[index(slot)];
+  rank_units_[index(rank_of_slot_[index(slot)])] += change;
+  rank_units_[index(rank_of_slot_[index(other)])] -= change;
+  std::swap(slot_units_[index(slot)], slot_units_[index(other)]);
+  std::swap(map_[index(slot)], map_[index(other)]);
+  if (hosts(expert) > 1) make_link(other);
+  if (hosts(other_expert) > 1) make_link(slot);
 }
 
 }  // namespace trimtab::experts

@@ -10,6 +10,11 @@
 
 namespace trimtab::experts {
 
+/// The error for loads that ShareFlow::load refused: names expert and value.
+tl::unexpected<base::Error> bad_loads(std::span<const double> tokens);
+tl::unexpected<base::Error> bad_loads(std::span<const std::int64_t> tokens);
+tl::unexpected<base::Error> bad_loads(std::span<const std::int32_t> tokens);
+
 /// One layer's load as a flow from experts over their copies to ranks, in integer units (a power of two of
 /// tokens, chosen so that the whole layer is about 2^52 of them): sums are exact, so the minimal peak is
 /// exact to one unit, nothing depends on the machine, and no tolerance decides anything.
@@ -47,9 +52,20 @@ class ShareFlow {
   /// not yet there, once it is proved to be `hopeless` or more. Returns the peak.
   std::int64_t level(std::int64_t enough = 0, std::int64_t hopeless = INT64_MAX);
 
+  /// Gives every rank a capacity and moves as much load as can be from ranks above it to ranks below it.
+  /// Returns the overload that is left, summed over ranks: the least of any shares. What is left lies on
+  /// stuck ranks: no path leads from them to a rank with room.
+  std::int64_t drain(std::int64_t capacity);
+  /// After `drain`: the knot of stuck ranks that a rank belongs to, or -1; knots that load can pass between
+  /// are one.
+  std::span<const std::int32_t> knots() const { return knots_; }
+
   /// Puts a copy of `expert` into the slot, in place of one of an expert with copies elsewhere, whose load is
   /// poured over those; the new copy carries nothing yet. The rank must not hold `expert`.
   void replace(std::int32_t slot, std::int32_t expert);
+  /// Two slots of different ranks change experts, each with the load it carries. Neither rank may hold the
+  /// other's expert.
+  void exchange(std::int32_t slot, std::int32_t other);
 
   double unit_tokens() const { return unit_tokens_; }
   std::int64_t total() const { return total_; }
@@ -87,6 +103,9 @@ class ShareFlow {
   std::int32_t find_path(std::int32_t from, std::int64_t threshold);
   void push_path(std::int32_t from, std::int32_t to, std::int64_t threshold);
   void add_link(std::int32_t slot);
+  void make_link(std::int32_t slot);
+  std::int32_t slot_before(std::int32_t slot) const;
+  void tie_knot(std::int32_t from);
 
   Shape shape_;
   SlotMap map_;
@@ -100,6 +119,7 @@ class ShareFlow {
   std::vector<std::int32_t> links_, link_count_;  // [ranks, slots_per_rank]: slots in rings of several
   // Of the path search: ranks in the order reached, and the slots through which each was reached.
   std::vector<std::int32_t> tight_, queue_, left_, entered_, rank_stamp_, expert_stamp_;
+  std::vector<std::int32_t> knots_, touched_;
   std::int32_t stamp_ = 0, reached_ = 0;
   std::vector<std::pair<std::int64_t, std::int32_t>> bases_;
 };

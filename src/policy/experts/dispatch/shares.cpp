@@ -2,28 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-#include <string>
-
 #include "base/check.h"
 
 namespace trimtab::experts {
-namespace {
-
-template <class T>
-tl::unexpected<base::Error> bad_load(std::span<const T> tokens) {
-  std::string message = "the loads of all experts together overflow: divide them";
-  for (std::size_t e = 0; e < tokens.size(); ++e) {
-    const auto value = static_cast<double>(tokens[e]);
-    if (std::isfinite(value) && value >= 0) continue;
-    message = fmt::format("expert {} has a load of {}: loads are finite and not negative", e, tokens[e]);
-    break;
-  }
-  return base::fail(base::Code::kInvalidArgument, std::move(message), "policy/experts");
-}
-
-}  // namespace
-
 base::Result<ShareSolver> ShareSolver::make(const Shape& shape, std::span<const std::int32_t> map,
                                             const ShareOptions& options) {
   TRIMTAB_TRY(check(shape, map, /*distinct=*/false));
@@ -48,7 +29,7 @@ base::Result<ShareResult> ShareSolver::solve_any(std::span<const T> tokens) {
                       fmt::format("loads of {} experts for a layer of {}", tokens.size(), shape().experts),
                       "policy/experts");
   }
-  if (!flow_.load(tokens)) return bad_load(tokens);
+  if (!flow_.load(tokens)) return bad_loads(tokens);
   flow_.even();
   for (std::int32_t i = 0; i < options_.sweeps_before; ++i) flow_.sweep();
   if (options_.optimal) {
