@@ -1,0 +1,97 @@
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "base/prng.h"
+#include "sim/host.h"
+#include "sim/scenario.h"
+
+namespace trimtab::sim {
+
+/// A decode engine: ranks in lockstep, one token (or `tokens_per_step`) for each running request a step. Idle
+/// ranks run empty batches. When a rank's KV would not fit, it lets the youngest go (Preempted) until it
+/// does.
+///
+/// **Exact**: each step is an event, and each is reported. **Fast**: between two changes of the batch the
+/// step time changes only with the KV's growth, n tokens a step on a rank with n requests. The time of K
+/// steps is then K times the mean of the first and the last, each with its own maximum over the ranks: exact
+/// when one rank has the most KV throughout, and over by the curvature of the maximum otherwise (it is
+/// convex, so the error has one sign). What is drawn per step in the exact form is its mean here.
+class DecodeGroup {
+ public:
+  DecodeGroup(EngineId engine, const Scenario& scenario, Host& host);
+
+  void join();
+  /// Room of `tokens` on the rank; false when there is none.
+  bool reserve(std::uint32_t rank, std::uint32_t slot, std::int64_t tokens);
+  /// The KV is in place; the request joins the batch at the next step's start.
+  void start(std::uint32_t slot);
+  void remove(std::uint32_t slot);
+  /// The event that `wake` asked for has come.
+  void woken(std::uint64_t version);
+  /// Fast: tells the machine how far all that runs has come.
+  void report_all();
+
+  std::uint64_t steps() const { return step_; }
+  Nanos busy() const { return busy_; }
+  std::uint64_t preemptions() const { return preemptions_; }
+  std::int64_t running() const { return running_; }
+
+ private:
+  struct Seat {
+    std::uint32_t slot = 0;
+    std::uint64_t joined = 0;    // step
+    std::uint64_t finishes = 0;  // step at whose end its last token is drawn (fast)
+    std::int64_t left = 0;       // tokens to draw when it joined
+    std::int64_t told = 0;       // of them
+    std::int64_t drawn = 0;      // exact
+    std::uint64_t pass = 0;
+  };
+  struct Rank {
+    std::vector<Seat> seats;
+    double kv = 0;              // tokens of what runs, at step_; fractions only with drafts, in the fast form
+    std::int64_t reserved = 0;  // tokens promised to what does not run yet
+  };
+  struct Finish {
+    std::uint64_t step = 0;
+    std::uint32_t slot = 0;
+    std::uint64_t pass = 0;
+    bool operator>(const Finish& other) const {
+      return step != other.step ? step > other.step : slot > other.slot;
+    }
+  };
+  std::int64_t draw();
+  std::uint64_t draw_steps(std::int64_t left);
+  Nanos step_time(std::uint64_t ahead) const;
+  Nanos span_of(std::uint64_t steps) const;
+  std::uint64_t steps_within(Nanos span) const;
+  void go(std::uint64_t steps);
+  void catch_up();
+  void wake();
+  void fast_woken();
+  void exact_step();
+  std::int64_t drawn_by(const Seat& seat) const;
+  void report(std::uint32_t rank, bool only_finished);
+  bool overflows(const Rank& rank, std::uint64_t ahead) const;
+  std::uint64_t steps_to_overflow() const;
+  void preempt();
+
+  EngineId engine_;
+  const Scenario& scenario_;
+  Host& host_;
+  base::Prng prng_;
+  std::int64_t capacity_ = 0;  // tokens per rank
+  std::vector<Rank> ranks_;
+  std::vector<Finish> finishes_;  // a heap; entries of seats that left are dropped when they come up
+  std::int64_t running_ = 0;
+  std::uint64_t step_ = 0;  // whole steps done
+  Nanos at_;                // when step_ ended; may lie ahead of now by one step
+  bool stepping_ = false;   // exact: a step is under way
+  std::uint64_t version_ = 0;
+  Nanos busy_;
+  std::uint64_t preemptions_ = 0;
+};
+
+}  // namespace trimtab::sim

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "cluster/events.h"
+#include "sim/event_queue.h"
+
+namespace trimtab::sim {
+
+using cluster::EngineId;
+using cluster::RankId;
+using cluster::RequestId;
+using cluster::TokenCount;
+
+/// One request inside the simulated engines.
+struct SimRequest {
+  RequestId id;
+  bool live = false;
+  // Count the passes on either side, over all uses of the slot: an event of an earlier pass is known by them.
+  std::uint64_t prefill_pass = 0, decode_pass = 0;
+
+  std::int64_t prompt = 0, output = 0;  // tokens; `output` is known to the engines only
+  std::int64_t generated = 0;
+  Nanos submitted, first_token, last_token;
+  std::int64_t first_hit = 0;
+  bool started = false;
+
+  // On the prefill side.
+  RankId prefill;
+  std::int64_t tokens = 0, hit = 0;  // of this pass
+  Nanos batch_cap = base::kForever;
+  Nanos read_until;  // hit blocks are all there
+  bool computed = false, target = false, hand_over = true;
+  std::int64_t last_chunk = 0;
+
+  // On the decode side.
+  RankId decode;
+  std::int64_t reserved_tokens = 0;
+  bool reserved = false, running = false;
+};
+
+/// What the groups need of the host around them.
+class Host {
+ public:
+  virtual ~Host() = default;
+  virtual EventQueue& queue() = 0;
+  virtual SimRequest& request(std::uint32_t slot) = 0;
+  /// Hands an event to the cluster machine; its actions are done before this returns (or, from inside
+  /// another, right after that one's).
+  virtual void tell(cluster::Event event) = 0;
+  static std::uint32_t slot_of(RequestId id) { return static_cast<std::uint32_t>(id.value & kSlotMask); }
+  static constexpr std::uint64_t kSlotBits = 24;
+  static constexpr std::uint64_t kSlotMask = (std::uint64_t{1} << kSlotBits) - 1;
+};
+
+}  // namespace trimtab::sim

@@ -1,0 +1,162 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <list>
+
+#include "sim/distribution.h"
+#include "sim/event_queue.h"
+#include "sim/prefix_cache.h"
+#include "sim/workload.h"
+
+namespace trimtab::sim {
+namespace {
+
+RC_GTEST_PROP(EventQueue, ComesInOrderOfTimeThenOfAsking, (const std::vector<std::uint8_t>& times)) {
+  EventQueue queue;
+  for (std::uint32_t i = 0; i < times.size(); ++i) queue.at(Nanos{times[i]}, EventKind::kArrival, i);
+  std::pair<Nanos, std::uint32_t> last{Nanos{-1}, 0};
+  while (!queue.empty()) {
+    const QueuedEvent event = queue.pop();
+    RC_ASSERT(event.at == Nanos{times[event.a]});
+    RC_ASSERT(last.first < event.at || (last.first == event.at && last.second < event.a));
+    RC_ASSERT(queue.now() == event.at);
+    last = {event.at, event.a};
+  }
+}
+
+TEST(EventQueue, ThePastIsNow) {
+  EventQueue queue;
+  queue.at(Nanos{10}, EventKind::kArrival);
+  queue.pop();
+  queue.at(Nanos{3}, EventKind::kArrival);
+  EXPECT_EQ(queue.pop().at, Nanos{10});
+}
+
+RC_GTEST_PROP(Distribution, QuantilesAreRightToHalfABucket, (const std::vector<std::uint32_t>& drawn)) {
+  RC_PRE(!drawn.empty());
+  Distribution distribution;
+  std::vector<double> values;
+  for (const std::uint32_t value : drawn) {
+    const Nanos span{1'000 + static_cast<std::int64_t>(value) * 1'000};
+    distribution.add(span);
+    values.push_back(base::to_seconds(span));
+  }
+  std::ranges::sort(values);
+  for (const double q : {0.1, 0.5, 0.99, 1.0}) {
+    const auto rank = static_cast<std::size_t>(std::ceil(q * static_cast<double>(values.size())));
+    const double truth = values[std::max<std::size_t>(rank, 1) - 1];
+    RC_ASSERT(std::abs(distribution.quantile_s(q) - truth) <= truth * 0.0041 + 1e-9);
+  }
+  RC_ASSERT(distribution.largest_s() == values.back());
+}
+
+/// The same by a list and no cleverness.
+class PlainLru {
+ public:
+  explicit PlainLru(std::size_t capacity) : capacity_(capacity) {}
+  bool use(std::uint64_t id) {
+    const auto found = std::ranges::find(order_, id);
+    if (found == order_.end()) return false;
+    order_.splice(order_.begin(), order_, found);
+    return true;
+  }
+  void store(std::uint64_t id) {
+    if (use(id)) return;
+    if (order_.size() == capacity_) order_.pop_back();
+    order_.push_front(id);
+  }
+
+ private:
+  std::size_t capacity_;
+  std::list<std::uint64_t> order_;
+};
+
+RC_GTEST_PROP(PrefixCache, IsAnLruOfItsCapacity, ()) {
+  const auto capacity = *rc::gen::inRange<std::size_t>(1, 40);
+  PrefixCache cache(static_cast<std::int64_t>(capacity));
+  PlainLru plain(capacity);
+  const auto uses = *rc::gen::container<std::vector<std::pair<std::uint8_t, std::uint8_t>>>(
+      200, rc::gen::pair(rc::gen::inRange<std::uint8_t>(0, 60), rc::gen::inRange<std::uint8_t>(1, 6)));
+  for (const auto& [first, count] : uses) {
+    const std::vector<model::BlockRun> runs{{first, count}};
+    std::int64_t expected = 0;
+    while (expected < count && plain.use(first + static_cast<std::uint64_t>(expected))) ++expected;
+    RC_ASSERT(cache.match(runs) == expected);
+    cache.store(runs, count);
+    for (std::uint64_t i = 0; i < count; ++i) plain.store(first + i);
+    RC_ASSERT(cache.blocks() <= static_cast<std::int64_t>(capacity));
+  }
+}
+
+TEST(PrefixCache, WithoutABoundEverythingStays) {
+  PrefixCache cache(0);
+  const std::vector<model::BlockRun> runs{{0, 50'000}, {1ULL << 40U, 50'000}};
+  EXPECT_EQ(cache.match(runs), 0);
+  cache.store(runs, 70'000);
+  EXPECT_EQ(cache.match(runs), 70'000);
+  EXPECT_EQ(cache.evicted(), 0);
+}
+
+model::Trace trace_of(bool closed_loop, std::vector<model::TraceRequest> requests) {
+  model::Trace trace;
+  trace.closed_loop = closed_loop;
+  trace.requests = std::move(requests);
+  return trace;
+}
+
+TEST(Workload, RatesKeepConversationsWhole) {
+  const model::Trace trace = trace_of(true, {{Nanos{0}, Nanos{0}, 10, 1, 0, 0},
+                                             {Nanos{5}, Nanos{7}, 20, 1, 0, 1},
+                                             {Nanos{0}, Nanos{0}, 10, 1, 1, 0}});
+  WorkloadOptions options;
+  options.rate = 2;
+  options.start_span = Nanos{1'000};
+  Workload workload = Workload::make(trace, options).value();
+  const Workload::Item first = *workload.next();
+  const Workload::Item second = *workload.next();
+  EXPECT_EQ(first.at, Nanos{0});
+  EXPECT_EQ(second.at, Nanos{250});
+  EXPECT_EQ(second.request, 2U);
+  EXPECT_FALSE(workload.next());
+  const Workload::Item turn = *workload.follow(first, Nanos{100});
+  EXPECT_EQ(turn.request, 1U);
+  EXPECT_EQ(turn.at, Nanos{107});
+  EXPECT_FALSE(workload.follow(turn, Nanos{200}));
+  EXPECT_FALSE(workload.follow(second, Nanos{200}));
+}
+
+TEST(Workload, RepeatsHaveContentsOfTheirOwn) {
+  model::Trace trace = trace_of(false, {{Nanos{0}, {}, 10, 1, 0, 0, 0, 1}});
+  trace.runs = {{5, 2}};
+  WorkloadOptions options;
+  options.repeats = 2;
+  Workload workload = Workload::make(trace, options).value();
+  std::vector<model::BlockRun> one, two;
+  workload.runs(*workload.next(), one);
+  const Workload::Item again = *workload.next();
+  workload.runs(again, two);
+  EXPECT_EQ(one[0].first, 5U);
+  EXPECT_NE(two[0].first, 5U);
+  EXPECT_EQ(two[0].count, 2U);
+  EXPECT_GT(again.at, Nanos{0});
+}
+
+TEST(Workload, RefusesWhatCannotBeRun) {
+  const model::Trace trace = trace_of(false, {{Nanos{0}, {}, 10, 1}});
+  const auto refused = [&trace](WorkloadOptions options) {
+    return Workload::make(trace, options).error().message;
+  };
+  WorkloadOptions options;
+  options.rate = -1;
+  EXPECT_THAT(refused(options), testing::HasSubstr("a rate of -1"));
+  options.rate = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_THAT(refused(options), testing::HasSubstr("a rate of nan"));
+  options = {};
+  options.repeats = 0;
+  EXPECT_THAT(refused(options), testing::HasSubstr("0 repeats"));
+  EXPECT_FALSE(Workload::make(model::Trace{}, {}).has_value());
+}
+
+}  // namespace
+}  // namespace trimtab::sim

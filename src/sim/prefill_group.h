@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "policy/cost/cost_model.h"
+#include "policy/prefill/rank_scheduler.h"
+#include "sim/host.h"
+#include "sim/scenario.h"
+
+namespace trimtab::sim {
+
+/// A prefill engine: ranks that step together. Each step: every rank votes, the group takes the MIN, every
+/// rank cuts its chunks (the production scheduler), and the step takes
+///   fixed + max over ranks of attention + max over ranks of the rest x expert balance,
+/// because the ranks wait for one another between attention and MoE in every layer.
+class PrefillGroup {
+ public:
+  PrefillGroup(EngineId engine, const Scenario& scenario, Host& host);
+
+  void join();
+  /// The request's hit blocks are there: it can be computed from now on.
+  void add(std::uint32_t rank, std::uint32_t slot);
+  void remove(std::uint32_t rank, RequestId id);
+  /// The end of the step under way, when `version` is its.
+  void step_ended(std::uint64_t version);
+  /// A computed request whose target is known now, or which wants none.
+  void hand_over(std::uint32_t slot);
+
+  std::uint64_t steps() const { return step_; }
+  Nanos busy() const { return busy_; }
+  Nanos lost_waiting() const { return lost_waiting_; }
+  std::int64_t tokens_computed() const { return tokens_computed_; }
+
+ private:
+  struct Rank {
+    policy::RankScheduler scheduler;
+    policy::StepPlan plan;
+    policy::Vote vote;
+    Nanos own;  // of the step under way, without waiting for peers
+  };
+  void begin();
+  void report(std::uint32_t rank);
+
+  EngineId engine_;
+  const Scenario& scenario_;
+  Host& host_;
+  policy::CostModel cost_;
+  std::vector<Rank> ranks_;
+  bool stepping_ = false;
+  std::uint64_t version_ = 0, step_ = 0;
+  Nanos budget_, actual_, busy_, lost_waiting_;
+  std::int64_t tokens_computed_ = 0;
+};
+
+}  // namespace trimtab::sim

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sim/distribution.h"
+#include "sim/event_queue.h"
+
+namespace trimtab::sim {
+
+/// Times of the requests of one tier, or of all.
+struct Latencies {
+  Distribution ttft;  // submitted to first token
+  Distribution tpot;  // per token after the first, one value a request
+  Distribution end_to_end;
+};
+
+/// One finished request (Scenario::keep_requests).
+struct RequestTimes {
+  std::uint32_t request = 0, repeat = 0;  // of the trace
+  Nanos submitted, first_token, ended;
+  std::int64_t prompt = 0, hit = 0, output = 0;
+};
+
+struct Result {
+  std::vector<Latencies> tiers;
+  Latencies all;
+  std::uint64_t submitted = 0, finished = 0, failed = 0, unfinished = 0;
+  std::vector<std::string> failures;  // the first few, in words
+  std::int64_t prompt_tokens = 0, hit_tokens = 0, computed_tokens = 0, output_tokens = 0;
+  Nanos span;                  // of simulated time, first arrival to last end
+  double prefill_busy = 0;     // share of the span, mean over engines
+  double prefill_waiting = 0;  // share of the ranks' busy time that waits for a slower peer
+  double decode_busy = 0;
+  std::uint64_t prefill_steps = 0, decode_steps = 0, preemptions = 0;
+  std::int64_t evicted_blocks = 0;
+  std::uint64_t events = 0;      // of virtual time
+  std::uint64_t event_hash = 0;  // equal for equal runs
+  std::vector<RequestTimes> requests;
+};
+
+}  // namespace trimtab::sim

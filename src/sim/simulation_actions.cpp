@@ -1,0 +1,156 @@
+// What the cluster machine asks of its host, done by simulated engines.
+#include <algorithm>
+
+#include "kv/hit_rule.h"
+#include "sim/simulation.h"
+
+namespace trimtab::sim {
+
+SimRequest* Simulation::find(RequestId id) {
+  SimRequest& request = requests_[slot_of(id)];
+  return request.id == id ? &request : nullptr;
+}
+
+/// Leading tokens that the pool has, in whole blocks of ours.
+std::int64_t Simulation::match(std::uint32_t slot) {
+  const SimRequest& request = requests_[slot];
+  const std::int64_t block = workload_.trace().block_tokens;
+  if (!scenario_.pool.enabled || block == 0) return 0;
+  workload_.runs(items_[slot], runs_);
+  const std::int64_t tokens = std::min(cache_.match(runs_) * block, request.prompt);
+  kv::HitQuery query;
+  query.prompt_tokens = request.prompt + request.generated;
+  query.matched_blocks = tokens / model::kBlockTokens;
+  return kv::decide_hit(query, scenario_.profile.kv).tokens.value;
+}
+
+void Simulation::on(const cluster::Match& action) {
+  SimRequest* request = find(action.id);
+  if (request == nullptr) return;
+  // After a preemption the pool has the generated tokens' blocks too: decode ranks write every full block.
+  std::int64_t hit = match(slot_of(action.id));
+  const std::int64_t tokens = request->prompt + request->generated;
+  if (request->generated > 0 && scenario_.pool.enabled) {
+    hit = std::max(hit, (tokens - 1) / model::kBlockTokens * model::kBlockTokens);
+  }
+  if (!request->started) request->first_hit = hit;
+  told_.push_back(cluster::Matched{action.id, TokenCount{tokens}, TokenCount{hit}});
+}
+
+void Simulation::on(const cluster::StartPrefill& action) {
+  SimRequest* request = find(action.id);
+  if (request == nullptr) return;
+  request->prefill = action.rank;
+  request->tokens = action.tokens.value;
+  request->hit = action.hit.value;
+  request->batch_cap = action.batch_cap;
+  request->hand_over = action.hand_over;
+  request->started = true;
+  request->computed = request->target = false;
+  ++request->prefill_pass;
+  Nanos& free = read_free_[action.rank.engine.value];
+  const double bytes = static_cast<double>(request->hit * scenario_.pool.bytes_per_token);
+  const Nanos begins = std::max(free, queue_.now());
+  const Nanos span{static_cast<std::int64_t>(bytes / scenario_.pool.read_bytes_per_s * 1e9)};
+  free = begins + span;
+  request->read_until = free;
+  const std::int64_t owners =
+      std::max<std::int64_t>(static_cast<std::int64_t>(scenario_.profile.kv.layer_bytes.size()), 1);
+  const Nanos first = scenario_.pool.layerwise ? Nanos{span.value / owners} : span;
+  queue_.at(begins + first + scenario_.network.message, EventKind::kPrefillReady, slot_of(action.id),
+            request->prefill_pass);
+}
+
+void Simulation::on(const cluster::Reserve& action) {
+  SimRequest* request = find(action.id);
+  if (request == nullptr) return;
+  request->decode = action.rank;
+  ++request->decode_pass;
+  const bool granted =
+      decode_[action.rank.engine.value].reserve(action.rank.rank, slot_of(action.id), action.tokens.value);
+  queue_.after(scenario_.network.message + scenario_.network.message, EventKind::kReserveReply,
+               slot_of(action.id), request->decode_pass * 2 + (granted ? 1 : 0));
+}
+
+void Simulation::on(const cluster::SendTarget& action) {
+  SimRequest* request = find(action.id);
+  if (request == nullptr) return;
+  request->target = true;
+  if (request->computed) prefill_[action.prefill.engine.value].hand_over(slot_of(action.id));
+}
+
+void Simulation::handed_over(std::uint32_t slot) {
+  SimRequest& request = requests_[slot];
+  ++request.prefill_pass;
+  request.generated += 1;
+  const std::int64_t computed = request.tokens - request.hit;
+  result_.computed_tokens += computed;
+  const std::int64_t block = workload_.trace().block_tokens;
+  if (block > 0 && scenario_.pool.enabled) {
+    workload_.runs(items_[slot], runs_);
+    cache_.store(runs_, request.prompt / block);
+  }
+  const bool done = request.generated >= request.output;
+  tell(cluster::PrefillDone{request.prefill, request.id, request.hand_over, TokenCount{request.hit},
+                            TokenCount{computed},
+                            done ? model::FinishReason::kStop : model::FinishReason::kNone});
+}
+
+void Simulation::on(const cluster::StartDecode& action) {
+  if (find(action.id) == nullptr) return;
+  decode_[action.rank.engine.value].start(slot_of(action.id));
+  if (scenario_.speed == Speed::kFast && !reporting_) {
+    reporting_ = true;
+    queue_.after(scenario_.report_interval, EventKind::kReport);
+  }
+}
+
+void Simulation::on(const cluster::Abort& action) {
+  SimRequest* request = find(action.id);
+  if (request != nullptr && action.place.role == model::Role::kPrefill) {
+    ++request->prefill_pass;
+    request->started = false;
+    prefill_[action.place.engine.value].remove(action.place.rank, action.id);
+  } else if (request != nullptr && action.place.role == model::Role::kDecode) {
+    ++request->decode_pass;
+    decode_[action.place.engine.value].remove(slot_of(action.id));
+  }
+  told_.push_back(cluster::Released{action.place, action.id, 0});
+}
+
+void Simulation::on(const cluster::Deliver& action) {
+  SimRequest* request = find(action.id);
+  if (request == nullptr) return;
+  if (request->first_token.value == 0) request->first_token = queue_.now();
+  request->last_token = queue_.now();
+  result_.output_tokens += action.count;
+}
+
+void Simulation::on(const cluster::Finish& action) {
+  const std::uint32_t slot = slot_of(action.id);
+  const SimRequest& request = requests_[slot];
+  ++result_.finished;
+  result_.hit_tokens += request.first_hit;
+  const auto tier = std::ranges::upper_bound(tier_bounds_, request.prompt) - tier_bounds_.begin();
+  for (Latencies* of : {&result_.all, &result_.tiers[static_cast<std::size_t>(tier)]}) {
+    of->ttft.add(request.first_token - request.submitted);
+    of->end_to_end.add(request.last_token - request.submitted);
+    if (action.output.value > 1) {
+      of->tpot.add(Nanos{(request.last_token - request.first_token).value / (action.output.value - 1)});
+    }
+  }
+  if (scenario_.keep_requests) {
+    result_.requests.push_back({items_[slot].request, items_[slot].repeat, request.submitted,
+                                request.first_token, request.last_token, request.prompt, request.first_hit,
+                                action.output.value});
+  }
+  end(slot);
+}
+
+void Simulation::on(const cluster::Fail& action) {
+  ++result_.failed;
+  if (result_.failures.size() < 5) result_.failures.push_back(action.message);
+  end(slot_of(action.id));
+}
+
+}  // namespace trimtab::sim

@@ -1,0 +1,215 @@
+#include "sim/simulation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/prng.h"
+
+namespace trimtab::sim {
+namespace {
+
+Scenario small(std::uint32_t prefill_engines = 2, std::uint32_t decode_groups = 2) {
+  Scenario scenario;
+  scenario.profile.cost =
+      model::QuadraticCost{20'000'000, 83'000'000, 1'270};  // 12,000 tokens/s, twice that at 64K
+  scenario.profile.context_limit = TokenCount{1 << 20};
+  model::ClusterConfig& cluster = scenario.cluster;
+  cluster.prefill.engines = prefill_engines;
+  cluster.prefill.ranks = 2;
+  cluster.prefill.kv_blocks = 20'000;
+  cluster.prefill.lease_ms = 3'600'000;
+  cluster.decode.groups = decode_groups;
+  cluster.decode.ranks = 4;
+  cluster.decode.kv_blocks = 4'000;
+  cluster.decode.max_running = 128;
+  cluster.vision.machines = 0;
+  cluster.gateway.requests_in_flight_max = 1'000'000;
+  cluster.gateway.queue_quota_limit_ms = 100'000'000;
+  return scenario;
+}
+
+/// Poisson arrivals of lognormal prompts in conversations that share prefixes.
+model::Trace synthetic(std::int64_t requests, double per_second, std::uint64_t seed, double median = 3'000) {
+  model::Trace trace;
+  trace.block_tokens = 128;
+  base::Prng prng(seed);
+  double at = 0;
+  for (std::int64_t i = 0; i < requests; ++i) {
+    at += prng.exponential(1.0 / per_second);
+    model::TraceRequest request;
+    request.arrival = Nanos{static_cast<std::int64_t>(at * 1e9)};
+    request.prompt_tokens =
+        1 + static_cast<std::int64_t>(std::min(median * std::exp(prng.normal()), 100'000.0));
+    request.output_tokens = 1 + static_cast<std::int64_t>(prng.exponential(200));
+    request.conversation = static_cast<std::uint32_t>(i);
+    request.runs_begin = static_cast<std::uint32_t>(trace.runs.size());
+    request.runs_count = 1;
+    trace.runs.push_back(
+        {(1 + prng.below(50)) << 32U, static_cast<std::uint32_t>(request.prompt_tokens / 128)});
+    trace.requests.push_back(request);
+  }
+  trace.conversations = static_cast<std::uint32_t>(requests);
+  return trace;
+}
+
+Result run(const Scenario& scenario, const model::Trace& trace, WorkloadOptions options = {}) {
+  return Simulation::make(scenario, Workload::make(trace, options).value()).value()->run();
+}
+
+class BothSpeeds : public ::testing::TestWithParam<Speed> {};
+INSTANTIATE_TEST_SUITE_P(Simulation, BothSpeeds, ::testing::Values(Speed::kExact, Speed::kFast));
+
+TEST_P(BothSpeeds, EveryRequestEndsAndEveryTokenIsCountedOnce) {
+  Scenario scenario = small();
+  scenario.speed = GetParam();
+  const model::Trace trace = synthetic(400, 2.0, 7);
+  const Result result = run(scenario, trace);
+  EXPECT_EQ(result.finished, 400U);
+  EXPECT_EQ(result.failed + result.unfinished, 0U);
+  std::int64_t prompts = 0, outputs = 0;
+  for (const model::TraceRequest& request : trace.requests) {
+    prompts += request.prompt_tokens;
+    outputs += request.output_tokens;
+  }
+  EXPECT_EQ(result.prompt_tokens, prompts);
+  EXPECT_EQ(result.output_tokens, outputs);
+  EXPECT_EQ(result.hit_tokens + result.computed_tokens, prompts) << "each prompt token is hit or computed";
+  EXPECT_GT(result.hit_tokens, 0);
+}
+
+TEST_P(BothSpeeds, TwiceTheSame) {
+  Scenario scenario = small();
+  scenario.speed = GetParam();
+  scenario.decode.tokens_per_step = 2.6;
+  const model::Trace trace = synthetic(200, 3.0, 9);
+  const Result once = run(scenario, trace), again = run(scenario, trace);
+  EXPECT_EQ(once.event_hash, again.event_hash);
+  EXPECT_EQ(once.events, again.events);
+  EXPECT_EQ(once.all.ttft.quantile_s(0.99), again.all.ttft.quantile_s(0.99));
+}
+
+TEST_P(BothSpeeds, PreemptedRequestsComeBackAndLoseNothing) {
+  Scenario scenario = small(2, 1);
+  scenario.speed = GetParam();
+  scenario.cluster.decode.kv_blocks = 60;
+  scenario.cluster.decode.headroom_tokens = 128;
+  model::Trace trace = synthetic(120, 20.0, 3, 500);
+  for (model::TraceRequest& request : trace.requests) {
+    request.prompt_tokens = std::min<std::int64_t>(request.prompt_tokens, 2'000);
+    request.output_tokens *= 5;
+  }
+  const Result result = run(scenario, trace);
+  EXPECT_GT(result.preemptions, 0U);
+  EXPECT_EQ(result.finished + result.failed, 120U);
+  EXPECT_EQ(result.unfinished, 0U);
+  std::int64_t outputs = 0;
+  for (const model::TraceRequest& request : trace.requests) outputs += request.output_tokens;
+  if (result.failed == 0) {
+    EXPECT_EQ(result.output_tokens, outputs);
+  }
+}
+
+TEST_P(BothSpeeds, ClosedLoopsStartTheNextTurnAfterTheLastHasEnded) {
+  Scenario scenario = small();
+  scenario.speed = GetParam();
+  scenario.keep_requests = true;
+  model::Trace trace;
+  trace.closed_loop = true;
+  const Nanos think{2'000'000'000};
+  for (std::uint32_t c = 0; c < 20; ++c) {
+    for (std::uint32_t turn = 0; turn < 5; ++turn) {
+      trace.requests.push_back({Nanos{0}, turn == 0 ? Nanos{0} : think, 1'000 * (turn + 1), 50, c, turn});
+    }
+  }
+  WorkloadOptions options;
+  options.start_span = Nanos{10'000'000'000};
+  const Result result = run(scenario, trace, options);
+  ASSERT_EQ(result.requests.size(), 100U);
+  std::vector<RequestTimes> times(100);
+  for (const RequestTimes& one : result.requests) times[one.request] = one;
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    if (trace.requests[i].turn == 0) continue;
+    EXPECT_EQ(times[i].submitted, times[i - 1].ended + think);
+  }
+}
+
+TEST_P(BothSpeeds, OneRequestTakesWhatItsPartsTake) {
+  Scenario scenario = small(1, 1);
+  scenario.speed = GetParam();
+  scenario.keep_requests = true;
+  model::Trace trace;
+  trace.requests.push_back({Nanos{0}, {}, 1'200, 11, 0, 0});
+  const Result result = run(scenario, trace);
+  ASSERT_EQ(result.requests.size(), 1U);
+  const RequestTimes& times = result.requests[0];
+  const policy::CostModel cost(scenario.profile.cost, scenario.cluster.prefill.quota_scope);
+  const Nanos compute = cost.step_fixed() + cost.whole(TokenCount{1'200}, TokenCount{0}, TokenCount{1'200});
+  // Message to the rank, the step, and the way to the decode rank: the last chunk's KV and a message.
+  const double kv_ns = 1'200.0 * 891 / scenario.network.hand_over_bytes_per_s * 1e9;
+  const Nanos expected =
+      compute + scenario.network.message + scenario.network.message + Nanos{static_cast<std::int64_t>(kv_ns)};
+  EXPECT_NEAR(base::to_seconds(times.first_token - times.submitted), base::to_seconds(expected), 1e-6);
+  double decode_ns = 0;
+  for (std::int64_t i = 0; i < 10; ++i) {
+    decode_ns += 15e6 + 21.0 * static_cast<double>(1'201 + i) + 70'000 + 70'000 / 4.0;
+  }
+  EXPECT_NEAR(base::to_seconds(times.ended - times.first_token), decode_ns * 1e-9, 1e-6);
+}
+
+double difference(double one, double other) { return std::abs(one - other) / other; }
+
+TEST(Simulation, FastIsWithinOnePercentOfExact) {
+  model::Trace trace = synthetic(6'000, 4.0, 21);
+  // Answers of a few tokens would make the 99th percentile a lottery of which step they just missed.
+  for (model::TraceRequest& request : trace.requests) request.output_tokens += 30;
+  for (const double tokens_per_step : {1.0, 2.7}) {
+    Scenario scenario = small(4, 2);
+    scenario.decode.tokens_per_step = tokens_per_step;
+    scenario.speed = Speed::kExact;
+    const Result exact = run(scenario, trace);
+    scenario.speed = Speed::kFast;
+    const Result fast = run(scenario, trace);
+    ASSERT_LT(exact.prefill_busy, 0.9);
+    EXPECT_LT(fast.events * 3, exact.events) << "the closed form is what saves the events";
+    EXPECT_LT(difference(fast.all.ttft.mean_s(), exact.all.ttft.mean_s()), 0.01);
+    EXPECT_LT(difference(fast.all.ttft.quantile_s(0.99), exact.all.ttft.quantile_s(0.99)), 0.01);
+    EXPECT_LT(difference(fast.all.tpot.mean_s(), exact.all.tpot.mean_s()), 0.01);
+    EXPECT_LT(difference(fast.all.tpot.quantile_s(0.99), exact.all.tpot.quantile_s(0.99)), 0.01);
+  }
+}
+
+TEST(Simulation, MoreEnginesAreNotSlowerInTheMean) {
+  double few = 0, many = 0;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    const model::Trace trace = synthetic(150, 4.0, seed);
+    few += run(small(2, 1), trace).all.ttft.mean_s();
+    many += run(small(4, 2), trace).all.ttft.mean_s();
+  }
+  EXPECT_LT(many, few);
+}
+
+TEST(Simulation, RefusesNumbersThatAreNone) {
+  const model::Trace trace = synthetic(1, 1.0, 1);
+  Scenario scenario = small();
+  scenario.decode.tokens_per_step = 0;
+  const auto refused = Simulation::make(scenario, Workload::make(trace, {}).value());
+  EXPECT_THAT(refused.error().message, testing::HasSubstr("decode.tokens_per_step is 0"));
+  scenario = small();
+  scenario.cluster.decode.policy = "waterlin";
+  EXPECT_THAT(Simulation::make(scenario, Workload::make(trace, {}).value()).error().message,
+              testing::HasSubstr("waterline"));
+}
+
+TEST(Simulation, ARequestThatNobodyCanTakeFailsInWords) {
+  model::Trace trace;
+  trace.requests.push_back({Nanos{0}, {}, 900'000, 11, 0, 0});
+  const Result result = run(small(), trace);
+  EXPECT_EQ(result.failed, 1U);
+  ASSERT_EQ(result.failures.size(), 1U);
+  EXPECT_THAT(result.failures[0], testing::HasSubstr("900000"));
+}
+
+}  // namespace
+}  // namespace trimtab::sim
