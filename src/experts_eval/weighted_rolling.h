@@ -72,7 +72,8 @@ struct WeightedOptions {
   experts::EstimatorOptions estimator;  // of dispatch, and of repair
   /// A plan takes effect so many steps after the counts it was made from.
   std::int32_t delay_steps = 0;
-  std::int32_t first_step = 100;  // the first plan is made from the steps before it; judged from here on
+  std::int32_t first_step = 100;          // judged from here on
+  std::int32_t first_window_steps = 100;  // of the first plan, up to first_step
   std::int32_t sweeps_before = 1, sweeps_after = 0;
   bool optimal = true;
   std::int32_t parts = 64;

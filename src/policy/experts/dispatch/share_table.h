@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -27,12 +28,13 @@ constexpr std::uint32_t share_phase(std::int32_t rank, std::int32_t expert) {
 }
 
 /// How many of `tokens` choices a rank sends before the boundary that lies at `part` of `parts`: choice i
-/// lies at (i + phase) / tokens. The whole rule of dispatch rests on this one division.
+/// lies at (i + phase) / tokens. `parts` is a power of two. The whole rule of
+/// dispatch rests on this.
 constexpr std::int64_t choices_below(std::int64_t tokens, std::int32_t part, std::int32_t parts,
                                      std::uint32_t phase) {
-  const auto unit = static_cast<std::int64_t>(parts) << 24;
+  const int bits = 24 + std::countr_zero(static_cast<std::uint32_t>(parts));
   const std::int64_t reach = ((tokens * part) << 24) - static_cast<std::int64_t>(phase) * parts;
-  return reach <= 0 ? 0 : (reach + unit - 1) / unit;
+  return reach <= 0 ? 0 : (reach + ((std::int64_t{1} << bits) - 1)) >> bits;
 }
 
 /// Shares of one layer in `parts`-ths, as every rank holds them to split its own tokens without talk.
