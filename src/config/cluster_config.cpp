@@ -95,12 +95,7 @@ void read_rest(StrictTable& root, model::ClusterConfig& out) {
 base::Result<model::ClusterConfig> read_all(StrictTable root, const std::string& origin) {
   model::ClusterConfig out;
   out.path = origin;
-  root.read("state_dir", out.state_dir);
-  root.read("seed", out.seed);
-  read_gateway(root.table("gateway"), out.gateway);
-  read_prefill(root.table("prefill"), out.prefill);
-  read_decode(root.table("decode"), out.decode);
-  read_rest(root, out);
+  read_cluster(root, out);
   TRIMTAB_TRY(root.finish());
   return out;
 }
@@ -110,6 +105,15 @@ std::string list(const std::vector<std::int64_t>& values) {
 }
 
 }  // namespace
+
+void read_cluster(StrictTable& root, model::ClusterConfig& out) {
+  root.read("state_dir", out.state_dir);
+  root.read("seed", out.seed);
+  read_gateway(root.table("gateway"), out.gateway);
+  read_prefill(root.table("prefill"), out.prefill);
+  read_decode(root.table("decode"), out.decode);
+  read_rest(root, out);
+}
 
 base::Result<model::ClusterConfig> load_cluster_config(const std::string& path) {
   auto root = StrictTable::parse_file(path);

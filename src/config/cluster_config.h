@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "config/strict_table.h"
 #include "model/cluster_config.h"
 
 namespace trimtab::config {
@@ -12,6 +13,10 @@ namespace trimtab::config {
 /// out of range and settings that contradict each other are errors that name file, line, value and fix.
 base::Result<model::ClusterConfig> load_cluster_config(const std::string& path);
 base::Result<model::ClusterConfig> parse_cluster_config(std::string_view text, const std::string& origin);
+
+/// Reads a cluster's tables into `out`, whose values are the defaults; for files that hold more than a
+/// cluster. The caller calls `finish`.
+void read_cluster(StrictTable& root, model::ClusterConfig& out);
 
 /// Checks what needs the model's profile too: tiers within the context limit, room for one longest request in
 /// every arena.

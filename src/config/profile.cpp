@@ -130,6 +130,45 @@ model::KvLayout read_kv(StrictTable kv) {
   return layout;
 }
 
+/// Either coefficients, or shares of a step at stated mean loads (the published studies state shares).
+model::DecodeStepCost read_decode_step(StrictTable table) {
+  model::DecodeStepCost cost;
+  std::size_t form = 0;
+  table.read_choice("form", form, {"coefficients", "shares"});
+  table.read("graph_sizes", cost.graph_sizes, 1, 1 << 20);
+  for (std::size_t i = 1; i < cost.graph_sizes.size(); ++i) {
+    if (cost.graph_sizes[i] <= cost.graph_sizes[i - 1]) {
+      table.reject("graph_sizes", fmt::format("graph_sizes must increase, but {} follows {}",
+                                              cost.graph_sizes[i], cost.graph_sizes[i - 1]));
+    }
+  }
+  if (form == 0) {
+    table.read("fixed_ns", cost.fixed.value, 0, kCoefficientMax);
+    table.read("attention_ns_per_kv_token", cost.attention_ns_per_kv_token, 0.0, 1e9);
+    table.read("dispatch_ns_per_request", cost.dispatch_ns_per_request, 0.0, 1e12);
+    table.read("moe_ns_per_request", cost.moe_ns_per_request, 0.0, 1e12);
+    return cost;
+  }
+  std::int64_t step_ns = 0;
+  double requests = 1, kv = 1, fixed = 0, attention = 0, dispatch = 0, moe = 0;
+  table.require("step_ns", step_ns, 1, kCoefficientMax);
+  table.require("requests_per_rank", requests, 1e-9, 1e9);
+  table.require("kv_tokens_per_rank", kv, 1e-9, 1e15);
+  table.require("fixed_share", fixed, 0.0, 1.0);
+  table.require("attention_share", attention, 0.0, 1.0);
+  table.require("dispatch_share", dispatch, 0.0, 1.0);
+  table.require("moe_share", moe, 0.0, 1.0);
+  if (const double sum = fixed + attention + dispatch + moe; sum < 0.999 || sum > 1.001) {
+    table.reject("fixed_share", fmt::format("the four shares of a step add up to {}, not 1", sum));
+  }
+  const auto step = static_cast<double>(step_ns);
+  cost.fixed = base::Nanos{static_cast<std::int64_t>(fixed * step)};
+  cost.attention_ns_per_kv_token = attention * step / kv;
+  cost.dispatch_ns_per_request = dispatch * step / requests;
+  cost.moe_ns_per_request = moe * step / requests;
+  return cost;
+}
+
 model::VisionSpec read_vision(StrictTable vision) {
   model::VisionSpec spec;
   std::size_t formula = 0;
@@ -157,6 +196,7 @@ base::Result<model::Profile> parse_profile(std::string_view text, const std::str
   root->read_choice("quota_scope", scope, {"attention", "whole_step"});
   profile.quota_scope = static_cast<model::QuotaScope>(scope);
   profile.cost = read_cost(*root, profile.context_limit.value);
+  profile.decode_step = read_decode_step(root->table("decode_step"));
   if (!root->has("kv")) root->reject("kv", "this table is required and missing");
   profile.kv = read_kv(root->table("kv"));
   profile.vision = read_vision(root->table("vision"));

@@ -51,6 +51,19 @@ struct FlopsCost {
 
 using CostSpec = std::variant<QuadraticCost, FlopsCost>;
 
+/// Time of one decode step of a group whose ranks wait for one another in every layer (system facts, section
+/// 7):
+///   fixed + attention x max over ranks of KV tokens + dispatch x max over ranks of requests
+///         + moe x expert balance x mean of requests,
+/// with requests padded to the next captured graph size.
+struct DecodeStepCost {
+  base::Nanos fixed{15'000'000};
+  double attention_ns_per_kv_token = 21.0;
+  double dispatch_ns_per_request = 70'000.0;
+  double moe_ns_per_request = 70'000.0;
+  std::vector<std::int64_t> graph_sizes;  // ascending; empty: no padding
+};
+
 /// What a step's budget bounds.
 enum class QuotaScope : std::uint8_t { kAttention, kWholeStep };
 
@@ -84,6 +97,7 @@ struct Profile {
   base::TokenCount context_limit;
   CostSpec cost;
   QuotaScope quota_scope = QuotaScope::kAttention;
+  DecodeStepCost decode_step;
   KvLayout kv;
   VisionSpec vision;
   std::int64_t experts = 0, experts_per_token = 0, moe_layers = 0;

@@ -8,7 +8,7 @@ namespace trimtab::sim {
 
 using model::Role;
 
-DecodeGroup::DecodeGroup(EngineId engine, const Scenario& scenario, Host& host)
+DecodeGroup::DecodeGroup(EngineId engine, const model::Scenario& scenario, Host& host)
     : engine_(engine),
       scenario_(scenario),
       host_(host),
@@ -24,25 +24,25 @@ void DecodeGroup::join() {
 
 /// Of the step that comes `ahead` steps after the current one.
 Nanos DecodeGroup::step_time(std::uint64_t ahead) const {
-  const DecodeStepModel& model = scenario_.decode;
+  const model::DecodeStepCost& cost = scenario_.profile.decode_step;
   double kv = 0;
   std::int64_t requests = 0;
   for (const Rank& rank : ranks_) {
     const auto count = static_cast<std::int64_t>(rank.seats.size());
-    kv = std::max(kv,
-                  rank.kv + static_cast<double>(count) * model.tokens_per_step * static_cast<double>(ahead));
+    kv = std::max(kv, rank.kv + static_cast<double>(count) * scenario_.decode.tokens_per_step *
+                                    static_cast<double>(ahead));
     requests = std::max(requests, count);
   }
   double mean = static_cast<double>(running_) / static_cast<double>(ranks_.size());
-  if (!model.graph_sizes.empty()) {
-    const auto fits = std::ranges::lower_bound(model.graph_sizes, static_cast<std::int32_t>(requests));
-    requests = fits == model.graph_sizes.end() ? requests : *fits;
+  if (!cost.graph_sizes.empty()) {
+    const auto fits = std::ranges::lower_bound(cost.graph_sizes, requests);
+    requests = fits == cost.graph_sizes.end() ? requests : *fits;
     mean = static_cast<double>(requests);  // every rank computes the padded batch
   }
-  const double span = model.attention_ns_per_kv_token * kv +
-                      model.dispatch_ns_per_request * static_cast<double>(requests) +
-                      model.moe_ns_per_request * model.expert_balance * mean;
-  return model.fixed + Nanos{static_cast<std::int64_t>(span)};
+  const double span = cost.attention_ns_per_kv_token * kv +
+                      cost.dispatch_ns_per_request * static_cast<double>(requests) +
+                      cost.moe_ns_per_request * scenario_.decode.expert_balance * mean;
+  return cost.fixed + Nanos{static_cast<std::int64_t>(span)};
 }
 
 Nanos DecodeGroup::span_of(std::uint64_t steps) const {
@@ -90,7 +90,7 @@ void DecodeGroup::catch_up() {
 }
 
 bool DecodeGroup::reserve(std::uint32_t r, std::uint32_t slot, std::int64_t tokens) {
-  if (scenario_.speed == Speed::kFast) catch_up();
+  if (scenario_.speed == SimulationSpeed::kFast) catch_up();
   Rank& rank = ranks_[r];
   if (rank.kv + static_cast<double>(rank.reserved + tokens) > static_cast<double>(capacity_)) return false;
   rank.reserved += tokens;
@@ -104,7 +104,7 @@ void DecodeGroup::start(std::uint32_t slot) {
   SimRequest& request = host_.request(slot);
   Rank& rank = ranks_[request.decode.rank];
   const std::int64_t left = request.output - request.generated;
-  if (scenario_.speed == Speed::kFast) {
+  if (scenario_.speed == SimulationSpeed::kFast) {
     catch_up();
     if (running_ > 0 && at_ <= host_.queue().now()) go(1);
   }
@@ -115,10 +115,10 @@ void DecodeGroup::start(std::uint32_t slot) {
   // A step under way goes on without it.
   const std::uint64_t joined = step_ + (stepping_ ? 1 : 0);
   Seat seat{slot, joined, 0, left, 0, 0, request.decode_pass};
-  if (scenario_.speed == Speed::kFast) seat.finishes = step_ + draw_steps(left);
+  if (scenario_.speed == SimulationSpeed::kFast) seat.finishes = step_ + draw_steps(left);
   rank.seats.push_back(seat);
   ++running_;
-  if (scenario_.speed == Speed::kFast) {
+  if (scenario_.speed == SimulationSpeed::kFast) {
     finishes_.push_back({seat.finishes, slot, request.decode_pass});
     std::ranges::push_heap(finishes_, std::greater{});
   }
@@ -155,7 +155,7 @@ void DecodeGroup::remove(std::uint32_t slot) {
     request.reserved = false;
   }
   if (!request.running) return;
-  if (scenario_.speed == Speed::kFast) catch_up();
+  if (scenario_.speed == SimulationSpeed::kFast) catch_up();
   const auto seat = std::ranges::find(rank.seats, slot, &Seat::slot);
   rank.kv -= static_cast<double>(request.prompt + request.generated + drawn_by(*seat) - seat->told);
   if (rank.seats.size() == 1) rank.kv = 0;  // what rounding of the growth left over
@@ -168,7 +168,7 @@ void DecodeGroup::remove(std::uint32_t slot) {
 
 /// Tokens that the seat has drawn by the current step.
 std::int64_t DecodeGroup::drawn_by(const Seat& seat) const {
-  if (scenario_.speed == Speed::kExact) return seat.drawn;
+  if (scenario_.speed == SimulationSpeed::kExact) return seat.drawn;
   if (step_ >= seat.finishes) return seat.left;
   const double drawn = static_cast<double>(step_ - seat.joined) * scenario_.decode.tokens_per_step;
   return std::min(seat.left, static_cast<std::int64_t>(drawn));
@@ -192,7 +192,7 @@ std::uint64_t DecodeGroup::steps_to_overflow() const {
 }
 
 void DecodeGroup::wake() {
-  if (scenario_.speed == Speed::kExact) {
+  if (scenario_.speed == SimulationSpeed::kExact) {
     if (stepping_ || running_ == 0) return;
     stepping_ = true;
     const Nanos span = step_time(0);
@@ -217,7 +217,7 @@ void DecodeGroup::wake() {
 
 void DecodeGroup::woken(std::uint64_t version) {
   if (version != version_) return;
-  if (scenario_.speed == Speed::kExact) {
+  if (scenario_.speed == SimulationSpeed::kExact) {
     exact_step();
   } else {
     fast_woken();

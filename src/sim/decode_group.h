@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/prng.h"
+#include "model/scenario.h"
 #include "sim/host.h"
-#include "sim/scenario.h"
 
 namespace trimtab::sim {
 
@@ -21,7 +21,7 @@ namespace trimtab::sim {
 /// convex, so the error has one sign). What is drawn per step in the exact form is its mean here.
 class DecodeGroup {
  public:
-  DecodeGroup(EngineId engine, const Scenario& scenario, Host& host);
+  DecodeGroup(EngineId engine, const model::Scenario& scenario, Host& host);
 
   void join();
   /// Room of `tokens` on the rank; false when there is none.
@@ -79,7 +79,7 @@ class DecodeGroup {
   void preempt();
 
   EngineId engine_;
-  const Scenario& scenario_;
+  const model::Scenario& scenario_;
   Host& host_;
   base::Prng prng_;
   std::int64_t capacity_ = 0;  // tokens per rank

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "cluster/events.h"
+#include "model/scenario.h"
 #include "sim/event_queue.h"
 
 namespace trimtab::sim {
@@ -12,6 +13,8 @@ using cluster::EngineId;
 using cluster::RankId;
 using cluster::RequestId;
 using cluster::TokenCount;
+
+using model::SimulationSpeed;
 
 /// One request inside the simulated engines.
 struct SimRequest {
@@ -39,6 +42,12 @@ struct SimRequest {
   std::int64_t reserved_tokens = 0;
   bool reserved = false, running = false;
 };
+
+/// Of all layers, as the pool stores it.
+inline double kv_bytes_per_token(const model::Scenario& scenario) {
+  return static_cast<double>(scenario.profile.kv.block_bytes.value) /
+         static_cast<double>(model::kBlockTokens);
+}
 
 /// What the groups need of the host around them.
 class Host {

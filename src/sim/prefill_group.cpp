@@ -5,7 +5,7 @@
 
 namespace trimtab::sim {
 
-PrefillGroup::PrefillGroup(EngineId engine, const Scenario& scenario, Host& host)
+PrefillGroup::PrefillGroup(EngineId engine, const model::Scenario& scenario, Host& host)
     : engine_(engine),
       scenario_(scenario),
       host_(host),
@@ -110,8 +110,7 @@ void PrefillGroup::hand_over(std::uint32_t slot) {
   Nanos span = scenario_.network.message;
   if (request.hand_over) {
     // Layer by layer under the compute: what is left to send at the end is the last chunk's.
-    const double bytes =
-        static_cast<double>(request.last_chunk) * static_cast<double>(scenario_.pool.bytes_per_token);
+    const double bytes = static_cast<double>(request.last_chunk) * kv_bytes_per_token(scenario_);
     span += Nanos{static_cast<std::int64_t>(bytes / scenario_.network.hand_over_bytes_per_s * 1e9)};
   }
   queue.at(std::max(queue.now() + span, request.read_until), EventKind::kHandedOver, slot,

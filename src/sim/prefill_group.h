@@ -3,10 +3,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "model/scenario.h"
 #include "policy/cost/cost_model.h"
 #include "policy/prefill/rank_scheduler.h"
 #include "sim/host.h"
-#include "sim/scenario.h"
 
 namespace trimtab::sim {
 
@@ -16,7 +16,7 @@ namespace trimtab::sim {
 /// because the ranks wait for one another between attention and MoE in every layer.
 class PrefillGroup {
  public:
-  PrefillGroup(EngineId engine, const Scenario& scenario, Host& host);
+  PrefillGroup(EngineId engine, const model::Scenario& scenario, Host& host);
 
   void join();
   /// The request's hit blocks are there: it can be computed from now on.
@@ -43,7 +43,7 @@ class PrefillGroup {
   void report(std::uint32_t rank);
 
   EngineId engine_;
-  const Scenario& scenario_;
+  const model::Scenario& scenario_;
   Host& host_;
   policy::CostModel cost_;
   std::vector<Rank> ranks_;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint32_t kNextOfTrace = UINT32_MAX;  // an arrival that depends on nothing
 
-base::Status check(const Scenario& scenario) {
+base::Status check(const model::Scenario& scenario) {
   const auto positive = [](double value, const char* name) -> base::Status {
     if (value > 0 && std::isfinite(value)) return {};
     return base::fail(base::Code::kInvalidArgument, fmt::format("{} is {}: it must be positive", name, value),
@@ -26,9 +26,10 @@ base::Status check(const Scenario& scenario) {
   TRIMTAB_TRY(positive(scenario.pool.read_bytes_per_s, "pool.read_bytes_per_s"));
   TRIMTAB_TRY(positive(scenario.network.hand_over_bytes_per_s, "network.hand_over_bytes_per_s"));
   TRIMTAB_TRY(positive(static_cast<double>(scenario.report_interval.value), "report_interval"));
-  const DecodeStepModel& model = scenario.decode;
-  if (model.fixed.value <= 0 && model.dispatch_ns_per_request + model.moe_ns_per_request <= 0) {
-    return base::fail(base::Code::kInvalidArgument, "a decode step would take no time: give decode.fixed_ns",
+  const model::DecodeStepCost& cost = scenario.profile.decode_step;
+  if (cost.fixed.value <= 0 && cost.dispatch_ns_per_request + cost.moe_ns_per_request <= 0) {
+    return base::fail(base::Code::kInvalidArgument,
+                      "a decode step would take no time: give the profile's decode_step.fixed_ns",
                       "scenario");
   }
   return {};
@@ -36,7 +37,8 @@ base::Status check(const Scenario& scenario) {
 
 }  // namespace
 
-base::Result<std::unique_ptr<Simulation>> Simulation::make(const Scenario& scenario, Workload workload) {
+base::Result<std::unique_ptr<Simulation>> Simulation::make(const model::Scenario& scenario,
+                                                           Workload workload) {
   TRIMTAB_TRY(check(scenario));
   auto queue = queue::EmbeddedQueue::make(scenario.cluster.prefill);
   if (!queue) return tl::unexpected<base::Error>(queue.error());
@@ -45,7 +47,8 @@ base::Result<std::unique_ptr<Simulation>> Simulation::make(const Scenario& scena
   return std::unique_ptr<Simulation>(new Simulation(scenario, std::move(workload), std::move(*cluster)));
 }
 
-Simulation::Simulation(const Scenario& scenario, Workload workload, std::unique_ptr<cluster::Cluster> cluster)
+Simulation::Simulation(const model::Scenario& scenario, Workload workload,
+                       std::unique_ptr<cluster::Cluster> cluster)
     : scenario_(scenario),
       workload_(std::move(workload)),
       cluster_(std::move(cluster)),

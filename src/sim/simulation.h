@@ -9,11 +9,11 @@
 #include "base/error.h"
 #include "cluster/cluster.h"
 #include "cluster/pull_agents.h"
+#include "model/scenario.h"
 #include "sim/decode_group.h"
 #include "sim/prefill_group.h"
 #include "sim/prefix_cache.h"
 #include "sim/result.h"
-#include "sim/scenario.h"
 #include "sim/workload.h"
 
 namespace trimtab::sim {
@@ -30,7 +30,7 @@ struct Progress {
 class Simulation final : public Host {
  public:
   /// Errors: what the cluster machine refuses of the configuration; model numbers that are not positive.
-  static base::Result<std::unique_ptr<Simulation>> make(const Scenario& scenario, Workload workload);
+  static base::Result<std::unique_ptr<Simulation>> make(const model::Scenario& scenario, Workload workload);
 
   /// Runs until every request has ended, or nothing can happen any more. `progress`: called every 65,536
   /// events.
@@ -41,7 +41,7 @@ class Simulation final : public Host {
   void tell(cluster::Event event) override;
 
  private:
-  Simulation(const Scenario& scenario, Workload workload, std::unique_ptr<cluster::Cluster> cluster);
+  Simulation(const model::Scenario& scenario, Workload workload, std::unique_ptr<cluster::Cluster> cluster);
   void arrive(const Workload::Item& item);
   void schedule_next();
   void schedule(const Workload::Item& item, std::uint64_t kind);
@@ -64,7 +64,7 @@ class Simulation final : public Host {
   std::int64_t match(std::uint32_t slot);
   Result collect();
 
-  Scenario scenario_;
+  model::Scenario scenario_;
   Workload workload_;
   EventQueue queue_;
   std::unique_ptr<cluster::Cluster> cluster_;

@@ -49,7 +49,7 @@ void Simulation::on(const cluster::StartPrefill& action) {
   request->computed = request->target = false;
   ++request->prefill_pass;
   Nanos& free = read_free_[action.rank.engine.value];
-  const double bytes = static_cast<double>(request->hit * scenario_.pool.bytes_per_token);
+  const double bytes = static_cast<double>(request->hit) * kv_bytes_per_token(scenario_);
   const Nanos begins = std::max(free, queue_.now());
   const Nanos span{static_cast<std::int64_t>(bytes / scenario_.pool.read_bytes_per_s * 1e9)};
   free = begins + span;
@@ -99,7 +99,7 @@ void Simulation::handed_over(std::uint32_t slot) {
 void Simulation::on(const cluster::StartDecode& action) {
   if (find(action.id) == nullptr) return;
   decode_[action.rank.engine.value].start(slot_of(action.id));
-  if (scenario_.speed == Speed::kFast && !reporting_) {
+  if (scenario_.speed == SimulationSpeed::kFast && !reporting_) {
     reporting_ = true;
     queue_.after(scenario_.report_interval, EventKind::kReport);
   }

@@ -10,11 +10,12 @@
 namespace trimtab::sim {
 namespace {
 
-Scenario small(std::uint32_t prefill_engines = 2, std::uint32_t decode_groups = 2) {
-  Scenario scenario;
+model::Scenario small(std::uint32_t prefill_engines = 2, std::uint32_t decode_groups = 2) {
+  model::Scenario scenario;
   scenario.profile.cost =
       model::QuadraticCost{20'000'000, 83'000'000, 1'270};  // 12,000 tokens/s, twice that at 64K
   scenario.profile.context_limit = TokenCount{1 << 20};
+  scenario.profile.kv.block_bytes = base::Bytes{114'048};
   model::ClusterConfig& cluster = scenario.cluster;
   cluster.prefill.engines = prefill_engines;
   cluster.prefill.ranks = 2;
@@ -54,15 +55,16 @@ model::Trace synthetic(std::int64_t requests, double per_second, std::uint64_t s
   return trace;
 }
 
-Result run(const Scenario& scenario, const model::Trace& trace, WorkloadOptions options = {}) {
+Result run(const model::Scenario& scenario, const model::Trace& trace, WorkloadOptions options = {}) {
   return Simulation::make(scenario, Workload::make(trace, options).value()).value()->run();
 }
 
-class BothSpeeds : public ::testing::TestWithParam<Speed> {};
-INSTANTIATE_TEST_SUITE_P(Simulation, BothSpeeds, ::testing::Values(Speed::kExact, Speed::kFast));
+class BothSpeeds : public ::testing::TestWithParam<SimulationSpeed> {};
+INSTANTIATE_TEST_SUITE_P(Simulation, BothSpeeds,
+                         ::testing::Values(SimulationSpeed::kExact, SimulationSpeed::kFast));
 
 TEST_P(BothSpeeds, EveryRequestEndsAndEveryTokenIsCountedOnce) {
-  Scenario scenario = small();
+  model::Scenario scenario = small();
   scenario.speed = GetParam();
   const model::Trace trace = synthetic(400, 2.0, 7);
   const Result result = run(scenario, trace);
@@ -80,7 +82,7 @@ TEST_P(BothSpeeds, EveryRequestEndsAndEveryTokenIsCountedOnce) {
 }
 
 TEST_P(BothSpeeds, TwiceTheSame) {
-  Scenario scenario = small();
+  model::Scenario scenario = small();
   scenario.speed = GetParam();
   scenario.decode.tokens_per_step = 2.6;
   const model::Trace trace = synthetic(200, 3.0, 9);
@@ -91,7 +93,7 @@ TEST_P(BothSpeeds, TwiceTheSame) {
 }
 
 TEST_P(BothSpeeds, PreemptedRequestsComeBackAndLoseNothing) {
-  Scenario scenario = small(2, 1);
+  model::Scenario scenario = small(2, 1);
   scenario.speed = GetParam();
   scenario.cluster.decode.kv_blocks = 60;
   scenario.cluster.decode.headroom_tokens = 128;
@@ -112,7 +114,7 @@ TEST_P(BothSpeeds, PreemptedRequestsComeBackAndLoseNothing) {
 }
 
 TEST_P(BothSpeeds, ClosedLoopsStartTheNextTurnAfterTheLastHasEnded) {
-  Scenario scenario = small();
+  model::Scenario scenario = small();
   scenario.speed = GetParam();
   scenario.keep_requests = true;
   model::Trace trace;
@@ -136,7 +138,7 @@ TEST_P(BothSpeeds, ClosedLoopsStartTheNextTurnAfterTheLastHasEnded) {
 }
 
 TEST_P(BothSpeeds, OneRequestTakesWhatItsPartsTake) {
-  Scenario scenario = small(1, 1);
+  model::Scenario scenario = small(1, 1);
   scenario.speed = GetParam();
   scenario.keep_requests = true;
   model::Trace trace;
@@ -165,11 +167,11 @@ TEST(Simulation, FastIsWithinOnePercentOfExact) {
   // Answers of a few tokens would make the 99th percentile a lottery of which step they just missed.
   for (model::TraceRequest& request : trace.requests) request.output_tokens += 30;
   for (const double tokens_per_step : {1.0, 2.7}) {
-    Scenario scenario = small(4, 2);
+    model::Scenario scenario = small(4, 2);
     scenario.decode.tokens_per_step = tokens_per_step;
-    scenario.speed = Speed::kExact;
+    scenario.speed = SimulationSpeed::kExact;
     const Result exact = run(scenario, trace);
-    scenario.speed = Speed::kFast;
+    scenario.speed = SimulationSpeed::kFast;
     const Result fast = run(scenario, trace);
     ASSERT_LT(exact.prefill_busy, 0.9);
     EXPECT_LT(fast.events * 3, exact.events) << "the closed form is what saves the events";
@@ -192,7 +194,7 @@ TEST(Simulation, MoreEnginesAreNotSlowerInTheMean) {
 
 TEST(Simulation, RefusesNumbersThatAreNone) {
   const model::Trace trace = synthetic(1, 1.0, 1);
-  Scenario scenario = small();
+  model::Scenario scenario = small();
   scenario.decode.tokens_per_step = 0;
   const auto refused = Simulation::make(scenario, Workload::make(trace, {}).value());
   EXPECT_THAT(refused.error().message, testing::HasSubstr("decode.tokens_per_step is 0"));

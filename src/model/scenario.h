@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+#include "model/cluster_config.h"
+#include "model/profile.h"
+
+namespace trimtab::model {
+
+enum class SimulationSpeed : std::uint8_t {
+  kExact,  // every decode step of every rank is an event
+  kFast,   // decode runs in closed form between admissions, finishes and reports
+};
+
+struct DecodeModel {
+  double expert_balance = 1.0;   // busiest rank / mean of the MoE layers
+  double tokens_per_step = 1.0;  // drawn per request and step: 1 + accepted drafts
+};
+
+struct PrefillModel {
+  double expert_balance = 1.0;  // of what is not attention
+};
+
+/// The pool behind the prefix hits.
+struct PoolModel {
+  bool enabled = true;
+  std::int64_t capacity_blocks = 0;    // of kBlockTokens; 0: everything stays
+  double read_bytes_per_s = 40e9;      // of one engine's machine
+  std::int64_t bytes_per_token = 891;  // when the profile does not say
+  bool layerwise = true;               // computing starts when the first owner layer is there
+};
+
+struct NetworkModel {
+  base::Nanos message{50'000};
+  double hand_over_bytes_per_s = 50e9;  // of one prefill rank
+};
+
+/// Everything that a simulation depends on besides its requests.
+struct Scenario {
+  model::ClusterConfig cluster;
+  model::Profile profile;
+  PrefillModel prefill;
+  DecodeModel decode;
+  PoolModel pool;
+  NetworkModel network;
+  SimulationSpeed speed = SimulationSpeed::kFast;
+  base::Nanos report_interval{1'000'000'000};  // fast: how often decode ranks report the growth of what runs
+  std::uint64_t seed = 1;
+  bool keep_requests = false;  // keep every request's times, not only their distributions
+};
+
+}  // namespace trimtab::model
