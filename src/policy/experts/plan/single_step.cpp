@@ -44,18 +44,23 @@ class Search {
   }
 
   SlotMap run(Effort effort) {
-    const std::int64_t per_slot = effort == Effort::kFast ? 60 : effort == Effort::kDefault ? 300 : 4000;
-    const std::int64_t proposals = std::min<std::int64_t>(per_slot * shape_.slots, kProposalsMax);
-    if (mean_ > 0 && shape_.ranks > 1) accept_below_threshold(proposals);
-    map_ = best_;
-    copies_ = copies_of(shape_, map_);
-    recount();
-    while (mean_ > 0 && lower_busiest()) continue;
+    const std::int64_t per_slot = effort == Effort::kFast ? 60 : effort == Effort::kDefault ? 200 : 4000;
+    const std::int64_t proposals = std::clamp<std::int64_t>(per_slot * shape_.slots, kProposalsMin, kProposalsMax);
+    if (mean_ <= 0 || shape_.ranks == 1) return map_;
+    accept_below_threshold(proposals / 2);
+    return_to_best();
+    steep_ = true;
+    accept_below_threshold(proposals / 2);
+    return_to_best();
+    while (lower_busiest()) continue;
     return map_;
   }
 
  private:
-  static constexpr std::int64_t kProposalsMax = 4'000'000, kCheckEvery = 1024;
+  static constexpr std::int64_t kProposalsMin = 16384, kProposalsMax = 4'000'000, kCheckEvery = 1024;
+  static constexpr std::int64_t kTransferEvery = 8;  // the others are swaps
+  // The first thresholds, for slots of a whole rank's load; they fall with the square of the slots of a rank.
+  static constexpr double kStartFlat = 0.1, kStartSteep = 20;
   static constexpr double kGoodEnough = 1e-5;  // of the mean above what is certainly needed
 
   double per_copy(std::int32_t expert) const { return totals_[at(expert)] / copies_[at(expert)]; }
@@ -130,11 +135,25 @@ class Search {
     if (best_.empty() || peak < best_peak_) best_ = map_, best_peak_ = peak;
   }
 
-  /// Threshold accepting (Dueck and Scheuer, 1990): a change of the sum of squares, in squares of the mean
-  /// load, is taken when it is no worse than a threshold that falls to zero. It needs no exponential, whose
-  /// last bit differs between machines.
+  void return_to_best() {
+    map_ = best_;
+    copies_ = copies_of(shape_, map_);
+    recount();
+  }
+
+  /// What a rank's load costs, in units of the mean: the square at first, whose slope leads everywhere; then
+  /// the eighth power, which is nearly the maximum but has no plateaus.
+  double cost(double load) const {
+    const double x = load / mean_, square = x * x;
+    if (!steep_) return square;
+    const double fourth = square * square;
+    return fourth * fourth;
+  }
+
+  /// Threshold accepting (Dueck and Scheuer, 1990): a change is taken when it raises the cost by no more than
+  /// a threshold that falls to zero. It needs no exponential, whose last bit differs between machines.
   void accept_below_threshold(std::int64_t proposals) {
-    const double start = 0.03 / (static_cast<double>(width_) * width_) * mean_ * mean_;
+    const double start = (steep_ ? kStartSteep : kStartFlat) / (static_cast<double>(width_) * width_);
     for (std::int64_t i = 0; i < proposals; ++i) {
       if (i % kCheckEvery == 0) {
         recount();
@@ -145,7 +164,7 @@ class Search {
       const double threshold = start * left * left * left;
       const auto first = static_cast<std::int32_t>(prng_.below(static_cast<std::uint64_t>(shape_.slots)));
       const auto second = static_cast<std::int32_t>(prng_.below(static_cast<std::uint64_t>(shape_.slots)));
-      if (i % 8 == 0) {
+      if (i % kTransferEvery == 0) {
         try_transfer(first, map_[at(second)], threshold);
       } else {
         try_swap(first, second, threshold);
@@ -158,8 +177,9 @@ class Search {
   void try_swap(std::int32_t slot_a, std::int32_t slot_b, double threshold) {
     const std::int32_t i = rank_of(slot_a), j = rank_of(slot_b), a = map_[at(slot_a)], b = map_[at(slot_b)];
     const double moved = per_copy(a) - per_copy(b);
-    // (Li - m)^2 + (Lj + m)^2 - Li^2 - Lj^2
-    if (i == j || moved == 0 || 2 * moved * (moved - load_[at(i)] + load_[at(j)]) > threshold) return;
+    if (i == j || moved == 0) return;
+    const double li = load_[at(i)], lj = load_[at(j)];
+    if (cost(li - moved) + cost(lj + moved) - cost(li) - cost(lj) > threshold) return;
     if (holds(i, b) || holds(j, a)) return;
     swap_slots(slot_a, slot_b);
   }
@@ -197,7 +217,9 @@ class Search {
     }
     changed_.emplace_back(rank, after - per_copy(from));
     double worse = 0;
-    for (const auto& [at_rank, by] : changed_) worse += by * (2 * load_[at(at_rank)] + by);
+    for (const auto& [at_rank, by] : changed_) {
+      worse += cost(load_[at(at_rank)] + by) - cost(load_[at(at_rank)]);
+    }
     if (worse > threshold) return;
     for (const auto& [at_rank, by] : changed_) load_[at(at_rank)] += by;
     --copies_[at(from)], ++copies_[at(to)];
@@ -236,6 +258,7 @@ class Search {
   std::vector<double> load_;                      // of each rank
   std::vector<std::pair<std::int32_t, double>> changed_;
   double mean_ = 0, best_peak_ = 0;
+  bool steep_ = false;
 };
 
 }  // namespace
