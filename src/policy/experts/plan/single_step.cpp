@@ -45,7 +45,8 @@ class Search {
 
   SlotMap run(Effort effort) {
     const std::int64_t per_slot = effort == Effort::kFast ? 60 : effort == Effort::kDefault ? 200 : 4000;
-    const std::int64_t proposals = std::clamp<std::int64_t>(per_slot * shape_.slots, kProposalsMin, kProposalsMax);
+    const std::int64_t proposals =
+        std::clamp<std::int64_t>(per_slot * shape_.slots, kProposalsMin, kProposalsMax);
     if (mean_ <= 0 || shape_.ranks == 1) return map_;
     accept_below_threshold(proposals / 2);
     return_to_best();

@@ -85,7 +85,8 @@ TEST(PlanSingleStep, IsNearTheOptimumWhereEverythingCanBeTried) {
   base::Prng prng(5);
   double gaps = 0;
   int rounds = 0;
-  for (const Shape shape : {Shape{4, 6, 2, 1, 1}, Shape{5, 6, 3, 1, 1}, Shape{6, 9, 3, 1, 1}, Shape{7, 9, 3, 1, 1}}) {
+  for (const Shape shape :
+       {Shape{4, 6, 2, 1, 1}, Shape{5, 6, 3, 1, 1}, Shape{6, 9, 3, 1, 1}, Shape{7, 9, 3, 1, 1}}) {
     for (int round = 0; round < 20; ++round, ++rounds) {
       std::vector<double> totals(static_cast<std::size_t>(shape.experts));
       for (double& total : totals) total = static_cast<double>(prng.below(1 + prng.below(200)));
@@ -93,7 +94,7 @@ TEST(PlanSingleStep, IsNearTheOptimumWhereEverythingCanBeTried) {
       const double ours = balance(shape, plan_single_step(shape, totals, Effort::kDefault, 1), totals);
       const double gap = ours - brute_force(shape, totals);
       EXPECT_GE(gap, -1e-12);
-      EXPECT_LE(gap, 0.08) << shape.experts << " experts, round " << round;
+      EXPECT_LE(gap, 0.1) << shape.experts << " experts, round " << round;
       gaps += gap;
     }
   }
