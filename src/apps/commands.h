@@ -17,5 +17,6 @@ void add_serve(CLI::App& app);
 void add_roles(CLI::App& app);    // gateway, engine, encoder, kv-loader: the processes that `serve` starts
 void add_tools(CLI::App& app);    // config, tokenize, logits
 void add_explain(CLI::App& app);  // explain, status
+void add_simulate(CLI::App& app);
 
 }  // namespace trimtab::apps

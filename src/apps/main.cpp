@@ -14,6 +14,7 @@ int main(int argc, char** argv) {
   trimtab::apps::add_serve(app);
   trimtab::apps::add_roles(app);
   trimtab::apps::add_explain(app);
+  trimtab::apps::add_simulate(app);
   trimtab::apps::add_tools(app);
   CLI11_PARSE(app, argc, argv);
   return 0;
