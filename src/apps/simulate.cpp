@@ -82,6 +82,15 @@ json latencies_json(const sim::Latencies& of) {
           {"end_to_end", times(of.end_to_end)}};
 }
 
+json times_json(const sim::StepTimes& times) {
+  const double whole = std::max(times.sum(), 1e-9);
+  return {{"share_of_ideal", times.share()},
+          {"attention_wait", times.attention_wait / whole},
+          {"batch_wait", times.batch_wait / whole},
+          {"padding", times.padding / whole},
+          {"expert_imbalance", times.expert_imbalance / whole}};
+}
+
 json run_json(const Run& run) {
   const sim::Result& r = run.result;
   json tiers = json::array();
@@ -102,8 +111,9 @@ json run_json(const Run& run) {
           {"hit_tokens", r.hit_tokens},
           {"output_tokens", r.output_tokens},
           {"prefill_busy", r.prefill_busy},
-          {"prefill_waiting_for_peers", r.prefill_waiting},
           {"decode_busy", r.decode_busy},
+          {"prefill_steps", times_json(r.prefill_times)},
+          {"decode_steps", times_json(r.decode_times)},
           {"preemptions", r.preemptions},
           {"evicted_blocks", r.evicted_blocks},
           {"events", r.events},
@@ -168,6 +178,31 @@ void print_tiers(const Run& run, const std::vector<std::int64_t>& bounds, const 
   std::cout << table.text(style);
 }
 
+/// Where the busy time of the steps went: what even ranks would take, and what is lost to each cause.
+void print_losses(const std::vector<Run>& runs, const report::Style& style) {
+  report::Table table({{"% of the steps' time", report::Align::kLeft},
+                       {"rate"},
+                       {"ideal"},
+                       {"attention wait"},
+                       {"batch wait"},
+                       {"padding"},
+                       {"experts"}});
+  for (const Run& run : runs) {
+    for (const auto& [name, times] : {std::pair{"prefill, ", &run.result.prefill_times},
+                                      std::pair{"decode, ", &run.result.decode_times}}) {
+      const double whole = std::max(times->sum(), 1e-9) / 100;
+      std::vector<std::string> cells{name + (name[0] == 'p' ? run.order : run.decode_policy),
+                                     fmt::format("{:g}", run.rate)};
+      for (const double part : {times->ideal, times->attention_wait, times->batch_wait, times->padding,
+                                times->expert_imbalance}) {
+        cells.push_back(fmt::format("{:.1f}", part / whole));
+      }
+      table.add_row(std::move(cells));
+    }
+  }
+  std::cout << "\n" << table.text(style);
+}
+
 base::Status simulate(const SimulateOptions& options) {
   const std::string profiles = find_profiles_dir(options.profiles_dir);
   auto scenario = options.scenario_path.empty() ? config::parse_scenario("", "defaults", profiles)
@@ -211,6 +246,7 @@ base::Status simulate(const SimulateOptions& options) {
              scenario->cluster.decode.ranks);
   std::cout.flush();
   print_comparison(runs, style);
+  print_losses(runs, style);
   if (runs.size() == 1) {
     std::cout << "\n";
     print_tiers(runs[0], scenario->cluster.prefill.tier_bounds_tokens, style);

@@ -23,26 +23,36 @@ void DecodeGroup::join() {
 }
 
 /// Of the step that comes `ahead` steps after the current one.
-Nanos DecodeGroup::step_time(std::uint64_t ahead) const {
+StepTimes DecodeGroup::step_times(std::uint64_t ahead) const {
   const model::DecodeStepCost& cost = scenario_.profile.decode_step;
-  double kv = 0;
-  std::int64_t requests = 0;
+  const double growth = scenario_.decode.tokens_per_step * static_cast<double>(ahead);
+  double kv_most = 0, kv_sum = 0;
+  std::int64_t most = 0;
   for (const Rank& rank : ranks_) {
     const auto count = static_cast<std::int64_t>(rank.seats.size());
-    kv = std::max(kv, rank.kv + static_cast<double>(count) * scenario_.decode.tokens_per_step *
-                                    static_cast<double>(ahead));
-    requests = std::max(requests, count);
+    const double kv = rank.kv + static_cast<double>(count) * growth;
+    kv_most = std::max(kv_most, kv);
+    kv_sum += kv;
+    most = std::max(most, count);
   }
-  double mean = static_cast<double>(running_) / static_cast<double>(ranks_.size());
+  const auto ranks = static_cast<double>(ranks_.size());
+  const double mean = static_cast<double>(running_) / ranks;
+  StepTimes times;
+  times.ideal = static_cast<double>(cost.fixed.value) + cost.attention_ns_per_kv_token * kv_sum / ranks +
+                (cost.dispatch_ns_per_request + cost.moe_ns_per_request) * mean;
+  times.attention_wait = cost.attention_ns_per_kv_token * (kv_most - kv_sum / ranks);
+  times.batch_wait = cost.dispatch_ns_per_request * (static_cast<double>(most) - mean);
+  double moe = mean;
   if (!cost.graph_sizes.empty()) {
-    const auto fits = std::ranges::lower_bound(cost.graph_sizes, requests);
-    requests = fits == cost.graph_sizes.end() ? requests : *fits;
-    mean = static_cast<double>(requests);  // every rank computes the padded batch
+    const auto fits = std::ranges::lower_bound(cost.graph_sizes, most);
+    const auto padded = static_cast<double>(fits == cost.graph_sizes.end() ? most : *fits);
+    // Every rank computes the largest rank's batch, padded.
+    times.padding = cost.dispatch_ns_per_request * (padded - static_cast<double>(most)) +
+                    cost.moe_ns_per_request * (padded - mean);
+    moe = padded;
   }
-  const double span = cost.attention_ns_per_kv_token * kv +
-                      cost.dispatch_ns_per_request * static_cast<double>(requests) +
-                      cost.moe_ns_per_request * scenario_.decode.expert_balance * mean;
-  return cost.fixed + Nanos{static_cast<std::int64_t>(span)};
+  times.expert_imbalance = cost.moe_ns_per_request * moe * (scenario_.decode.expert_balance - 1.0);
+  return times;
 }
 
 Nanos DecodeGroup::span_of(std::uint64_t steps) const {
@@ -73,6 +83,8 @@ void DecodeGroup::go(std::uint64_t steps) {
   const Nanos span = span_of(steps);
   at_ += span;
   busy_ += span;
+  const double half = static_cast<double>(steps) / 2;
+  times_.add(step_times(0), half).add(step_times(steps - 1), half);
   step_ += steps;
   for (Rank& rank : ranks_) {
     rank.kv += static_cast<double>(rank.seats.size()) * scenario_.decode.tokens_per_step *
@@ -195,8 +207,10 @@ void DecodeGroup::wake() {
   if (scenario_.speed == SimulationSpeed::kExact) {
     if (stepping_ || running_ == 0) return;
     stepping_ = true;
-    const Nanos span = step_time(0);
+    const StepTimes times = step_times(0);
+    const Nanos span = times.whole();
     busy_ += span;
+    times_.add(times);
     host_.queue().after(span, EventKind::kDecode, engine_.value, ++version_);
     return;
   }

@@ -7,6 +7,7 @@
 #include "base/prng.h"
 #include "model/scenario.h"
 #include "sim/host.h"
+#include "sim/step_times.h"
 
 namespace trimtab::sim {
 
@@ -36,6 +37,7 @@ class DecodeGroup {
 
   std::uint64_t steps() const { return step_; }
   Nanos busy() const { return busy_; }
+  const StepTimes& times() const { return times_; }
   std::uint64_t preemptions() const { return preemptions_; }
   std::int64_t running() const { return running_; }
 
@@ -64,7 +66,8 @@ class DecodeGroup {
   };
   std::int64_t draw();
   std::uint64_t draw_steps(std::int64_t left);
-  Nanos step_time(std::uint64_t ahead) const;
+  StepTimes step_times(std::uint64_t ahead) const;
+  Nanos step_time(std::uint64_t ahead) const { return step_times(ahead).whole(); }
   Nanos span_of(std::uint64_t steps) const;
   std::uint64_t steps_within(Nanos span) const;
   void go(std::uint64_t steps);
@@ -91,6 +94,7 @@ class DecodeGroup {
   bool stepping_ = false;   // exact: a step is under way
   std::uint64_t version_ = 0;
   Nanos busy_;
+  StepTimes times_;
   std::uint64_t preemptions_ = 0;
 };
 

@@ -45,6 +45,7 @@ void PrefillGroup::begin() {
     budget_ = std::min(budget_, rank.vote.vote);
   }
   Nanos attention, rest;
+  double attention_sum = 0, rest_sum = 0;
   for (Rank& rank : ranks_) {
     rank.plan = rank.scheduler.plan(budget_);
     Nanos own_attention, own_rest;
@@ -54,17 +55,23 @@ void PrefillGroup::begin() {
       own_attention += part;
       own_rest += cost_.whole(chunk.tokens, chunk.computed, prompt) - part;
     }
-    own_rest = Nanos{
-        static_cast<std::int64_t>(static_cast<double>(own_rest.value) * scenario_.prefill.expert_balance)};
     rank.own = cost_.step_fixed() + own_attention + own_rest;
     attention = std::max(attention, own_attention);
     rest = std::max(rest, own_rest);
+    attention_sum += static_cast<double>(own_attention.value);
+    rest_sum += static_cast<double>(own_rest.value);
   }
-  actual_ = std::max(cost_.step_fixed() + attention + rest, Nanos{1});
+  const auto ranks = static_cast<double>(ranks_.size());
+  StepTimes times;
+  times.ideal = static_cast<double>(cost_.step_fixed().value) + (attention_sum + rest_sum) / ranks;
+  times.attention_wait = static_cast<double>(attention.value) - attention_sum / ranks;
+  times.batch_wait = static_cast<double>(rest.value) - rest_sum / ranks;
+  times.expert_imbalance = static_cast<double>(rest.value) * (scenario_.prefill.expert_balance - 1.0);
+  times_.add(times);
+  actual_ = std::max(times.whole(), Nanos{1});
   stepping_ = true;
   ++step_;
   busy_ += actual_;
-  for (const Rank& rank : ranks_) lost_waiting_ += actual_ - rank.own;
   host_.queue().after(actual_, EventKind::kPrefillStep, engine_.value, ++version_);
 }
 

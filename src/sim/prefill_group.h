@@ -7,6 +7,7 @@
 #include "policy/cost/cost_model.h"
 #include "policy/prefill/rank_scheduler.h"
 #include "sim/host.h"
+#include "sim/step_times.h"
 
 namespace trimtab::sim {
 
@@ -29,7 +30,7 @@ class PrefillGroup {
 
   std::uint64_t steps() const { return step_; }
   Nanos busy() const { return busy_; }
-  Nanos lost_waiting() const { return lost_waiting_; }
+  const StepTimes& times() const { return times_; }
   std::int64_t tokens_computed() const { return tokens_computed_; }
 
  private:
@@ -49,7 +50,8 @@ class PrefillGroup {
   std::vector<Rank> ranks_;
   bool stepping_ = false;
   std::uint64_t version_ = 0, step_ = 0;
-  Nanos budget_, actual_, busy_, lost_waiting_;
+  Nanos budget_, actual_, busy_;
+  StepTimes times_;
   std::int64_t tokens_computed_ = 0;
 };
 

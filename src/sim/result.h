@@ -6,6 +6,7 @@
 
 #include "sim/distribution.h"
 #include "sim/event_queue.h"
+#include "sim/step_times.h"
 
 namespace trimtab::sim {
 
@@ -29,10 +30,10 @@ struct Result {
   std::uint64_t submitted = 0, finished = 0, failed = 0, unfinished = 0;
   std::vector<std::string> failures;  // the first few, in words
   std::int64_t prompt_tokens = 0, hit_tokens = 0, computed_tokens = 0, output_tokens = 0;
-  Nanos span;                  // of simulated time, first arrival to last end
-  double prefill_busy = 0;     // share of the span, mean over engines
-  double prefill_waiting = 0;  // share of the ranks' busy time that waits for a slower peer
+  Nanos span;               // of simulated time, first arrival to last end
+  double prefill_busy = 0;  // share of the span, mean over engines
   double decode_busy = 0;
+  StepTimes prefill_times, decode_times;  // where the steps' time went, all engines
   std::uint64_t prefill_steps = 0, decode_steps = 0, preemptions = 0;
   std::int64_t evicted_blocks = 0;
   std::uint64_t events = 0;      // of virtual time

@@ -246,17 +246,15 @@ Result Simulation::collect() {
   result_.span = last_end_ - first_arrival_;
   result_.evicted_blocks = cache_.evicted();
   const double span = std::max(base::to_seconds(result_.span), 1e-9);
-  double waiting = 0, ranks_busy = 0;
   for (const PrefillGroup& group : prefill_) {
     result_.prefill_steps += group.steps();
+    result_.prefill_times.add(group.times());
     result_.prefill_busy += base::to_seconds(group.busy()) / span / static_cast<double>(prefill_.size());
-    waiting += base::to_seconds(group.lost_waiting());
-    ranks_busy += base::to_seconds(group.busy()) * static_cast<double>(scenario_.cluster.prefill.ranks);
   }
-  result_.prefill_waiting = ranks_busy > 0 ? waiting / ranks_busy : 0;
   for (const DecodeGroup& group : decode_) {
     result_.decode_steps += group.steps();
     result_.preemptions += group.preemptions();
+    result_.decode_times.add(group.times());
     result_.decode_busy += base::to_seconds(group.busy()) / span / static_cast<double>(decode_.size());
   }
   return std::move(result_);

@@ -182,6 +182,23 @@ TEST(Simulation, FastIsWithinOnePercentOfExact) {
   }
 }
 
+TEST_P(BothSpeeds, LossesAddUpToTheBusyTime) {
+  model::Scenario scenario = small();
+  scenario.speed = GetParam();
+  scenario.profile.decode_step.graph_sizes = {1, 2, 4, 8, 16, 24, 32};
+  scenario.decode.expert_balance = 1.2;
+  const Result result = run(scenario, synthetic(300, 3.0, 5));
+  const double span = base::to_seconds(result.span);
+  EXPECT_NEAR(result.decode_times.sum() * 1e-9, result.decode_busy * span * 2, 1e-3 * span);
+  EXPECT_NEAR(result.prefill_times.sum() * 1e-9, result.prefill_busy * span * 2, 1e-3 * span);
+  for (const double part :
+       {result.decode_times.attention_wait, result.decode_times.batch_wait, result.decode_times.padding,
+        result.decode_times.expert_imbalance, result.prefill_times.attention_wait}) {
+    EXPECT_GT(part, 0);
+  }
+  EXPECT_LT(result.decode_times.share(), 1.0);
+}
+
 TEST(Simulation, MoreEnginesAreNotSlowerInTheMean) {
   double few = 0, many = 0;
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {

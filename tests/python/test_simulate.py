@@ -1,0 +1,98 @@
+"""`trimtab simulate` as a capacity planner runs it."""
+import json
+import os
+import random
+import subprocess
+
+import pytest
+
+BIN = os.environ.get('TRIMTAB_BIN', 'build/release/bin/trimtab')
+FLEET = """
+[model]
+profile = "v3-like"
+[prefill]
+engines = 2
+ranks = 2
+[decode]
+groups = 1
+ranks = 8
+"""
+
+
+def simulate(*arguments):
+    return subprocess.run([BIN, 'simulate', *map(str, arguments)], capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture(scope='module')
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('simulate')
+    rng = random.Random(3)
+    lines, at = [], 0.0
+    for _ in range(300):
+        at += rng.expovariate(3)
+        lines.append(f'{at:.3f},{int(min(3000 * rng.lognormvariate(0, 1), 90_000)) + 1},{int(rng.expovariate(1 / 200)) + 1}')
+    trace = folder / 'mine.csv'
+    trace.write_text('arrival_s,prompt_tokens,output_tokens\n' + '\n'.join(lines) + '\n')
+    fleet = folder / 'fleet.toml'
+    fleet.write_text(FLEET)
+    return fleet, trace
+
+
+def test_a_trace_of_ones_own_gives_percentiles_per_tier(files):
+    out = simulate(*files[:1], '--trace', files[1])
+    assert out.returncode == 0, out.stderr
+    assert '300 requests' in out.stdout and 'TTFT' in out.stdout and 'below 16384' in out.stdout
+
+
+def test_rates_and_policies_compare_and_every_request_ends(files):
+    out = simulate(files[0], '--trace', files[1], '--rate', 1, 3, '--decode-policy', 'waterline', 'round_robin', '--json')
+    assert out.returncode == 0, out.stderr
+    runs = json.loads(out.stdout)['runs']
+    assert [(run['decode_policy'], run['rate']) for run in runs] == [
+        ('waterline', 1), ('waterline', 3), ('round_robin', 1), ('round_robin', 3)]
+    for run in runs:
+        assert run['finished'] == 300 and run['failed'] == run['unfinished'] == 0
+        parts = run['decode_steps']
+        assert abs(sum(parts.values()) - 1) < 1e-6
+    assert runs[1]['all']['ttft']['p99_s'] > runs[0]['all']['ttft']['p99_s']
+    assert runs[0]['decode_steps']['share_of_ideal'] >= runs[2]['decode_steps']['share_of_ideal']
+
+
+def test_exact_and_fast_agree_and_a_run_twice_is_the_same(files):
+    def run(*extra):
+        return json.loads(simulate(files[0], '--trace', files[1], '--json', *extra).stdout)['runs'][0]
+    fast, again, exact = run(), run(), run('--exact')
+    assert fast['event_hash'] == again['event_hash']
+    assert exact['events'] > 2 * fast['events']
+    assert fast['all']['ttft']['mean_s'] == pytest.approx(exact['all']['ttft']['mean_s'], rel=0.01)
+    assert fast['all']['tpot']['mean_s'] == pytest.approx(exact['all']['tpot']['mean_s'], rel=0.01)
+
+
+@pytest.mark.parametrize('arguments, said', [
+    (['--rate', '0'], 'a rate of 0'),
+    (['--rate', 'nan'], 'a rate of nan'),
+    (['--decode-policy', 'waterlin'], 'did you mean "waterline"'),
+    (['--csv-prompt', 'prompt_token'], "did you mean 'prompt_tokens'"),
+    (['--trace-format', 'mooncak'], "did you mean 'mooncake'"),
+])
+def test_bad_input_names_the_value_and_the_fix(files, arguments, said):
+    out = simulate(files[0], '--trace', files[1], *arguments)
+    assert out.returncode == 1
+    assert said in out.stderr
+
+
+def test_traces_of_one_request_and_of_none(files, tmp_path):
+    one = tmp_path / 'one.csv'
+    one.write_text('arrival_s,prompt_tokens,output_tokens\n0,100,5\n')
+    assert '1 requests' in simulate(files[0], '--trace', one).stdout
+    none = tmp_path / 'none.csv'
+    none.write_text('arrival_s,prompt_tokens,output_tokens\n')
+    out = simulate(files[0], '--trace', none)
+    assert out.returncode == 1 and 'has no request' in out.stderr
+
+
+def test_an_unknown_key_of_a_scenario_names_the_nearest(files, tmp_path):
+    scenario = tmp_path / 'bad.toml'
+    scenario.write_text('[simulation]\nspede = "fast"\n')
+    out = simulate(scenario, '--trace', files[1])
+    assert out.returncode == 1 and 'speed' in out.stderr
