@@ -167,8 +167,9 @@ void print_tiers(const Run& run, const std::vector<std::int64_t>& bounds, const 
                        {"p99 s"}});
   for (std::size_t t = 0; t < run.result.tiers.size(); ++t) {
     const sim::Latencies& of = run.result.tiers[t];
+    if (of.ttft.count() == 0) continue;
     const std::string name =
-        t < bounds.size() ? fmt::format("below {}", bounds[t]) : fmt::format("{} and up", bounds.back());
+        t < bounds.size() ? fmt::format("< {}", bounds[t]) : fmt::format(">= {}", bounds.back());
     table.add_row({name, fmt::format("{}", of.ttft.count()), seconds(of.ttft.quantile_s(0.5)),
                    seconds(of.ttft.quantile_s(0.9)), seconds(of.ttft.quantile_s(0.99)),
                    fmt::format("{:.2f}", of.tpot.quantile_s(0.5) * 1e3),
