@@ -26,6 +26,7 @@ struct VerifySummary {
   /// SUM per graph size, in 1 / kExpectedUnit tokens: what a rank is expected to generate that fills a graph
   /// of that size with its likeliest drafts. A size below its number of requests counts one token for each.
   std::vector<std::int64_t> expected;
+  bool operator==(const VerifySummary&) const = default;
 };
 
 /// SUM and MAX of the fields. Associative and commutative; the empty summary is neutral.
