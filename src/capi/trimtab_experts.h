@@ -293,6 +293,7 @@ TRIMTAB_API double trimtab_statistics_balance(const trimtab_statistics* statisti
 typedef struct trimtab_drift_config {
   uint32_t struct_bytes;
   int32_t ranks;
+  int32_t layers; /* of how many layers trimtab_drift_observe is given the sums */
   int32_t steps_max, steps_min, confirm_steps, quiet_steps;
   double tolerance, sigmas;
 } trimtab_drift_config;
