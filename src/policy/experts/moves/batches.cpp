@@ -25,17 +25,19 @@ bool uses_staging(const MovePlan& plan) { return plan.staging_used > 0; }
 
 /// What the rounds so far hold: per round, time by host, and whether a layer in it uses staging.
 struct RoundLoad {
-  std::vector<std::int64_t> host_ns;
+  std::vector<HostTime> hosts;
   bool staging = false;
 };
 
 bool fits(const std::vector<RoundLoad>& rounds, std::size_t start, const MovePlan& plan,
-          const std::vector<std::vector<std::int64_t>>& needs, std::int64_t limit_ns) {
+          const std::vector<std::vector<HostTime>>& needs, std::int64_t limit_ns) {
   for (std::size_t i = 0; i < needs.size() && start + i < rounds.size(); ++i) {
     const RoundLoad& round = rounds[start + i];
     if (round.staging && uses_staging(plan)) return false;
     for (std::size_t host = 0; host < needs[i].size(); ++host) {
-      if (limit_ns > 0 && round.host_ns[host] + needs[i][host] > limit_ns) return false;
+      HostTime together = round.hosts[host];
+      together += needs[i][host];
+      if (limit_ns > 0 && together.ns() > limit_ns) return false;
     }
   }
   return true;
@@ -70,20 +72,27 @@ base::Result<MoveCosts> costs_of(const MoveBudget& budget) {
                    copy_ns(budget.bytes_per_copy, node), copy_ns(budget.bytes_per_copy, local)};
 }
 
-std::vector<std::int64_t> host_ns(const MovePlan& plan, const MoveBatch& batch, const MoveCosts& costs) {
-  std::vector<std::int64_t> send(at(plan.hosts)), receive(at(plan.hosts)), local(at(plan.hosts));
+HostTime& HostTime::operator+=(const HostTime& other) {
+  send_ns += other.send_ns;
+  receive_ns += other.receive_ns;
+  local_ns += other.local_ns;
+  return *this;
+}
+
+std::vector<HostTime> host_times(const MovePlan& plan, const MoveBatch& batch, const MoveCosts& costs) {
+  std::vector<HostTime> times(at(plan.hosts));
   for (const Move& move : batch) {
+    HostTime& receiver = times[at(move.to.host)];
     if (move.kind == MoveKind::kLocal) {
-      local[at(move.to.host)] += costs.local_ns;
+      receiver.local_ns += costs.local_ns;
       continue;
     }
     const bool near = move.kind == MoveKind::kSend && plan.same_node(move.from.host, move.to.host);
     const std::int64_t ns = near ? costs.node_link_ns : costs.link_ns;
-    receive[at(move.to.host)] += ns;
-    if (move.kind == MoveKind::kSend) send[at(move.from.host)] += ns;
+    receiver.receive_ns += ns;
+    if (move.kind == MoveKind::kSend) times[at(move.from.host)].send_ns += ns;
   }
-  for (std::size_t host = 0; host < send.size(); ++host) local[host] += std::max(send[host], receive[host]);
-  return local;
+  return times;
 }
 
 base::Result<MoveSchedule> schedule_layers(std::span<const MovePlan> plans, const MoveBudget& budget) {
@@ -104,8 +113,8 @@ base::Result<MoveSchedule> schedule_layers(std::span<const MovePlan> plans, cons
       return bad(fmt::format("layer {} was planned for copies of {} bytes, the budget says {}", layer,
                              plan.bytes_per_copy, budget.bytes_per_copy));
     }
-    std::vector<std::vector<std::int64_t>> needs;
-    for (const MoveBatch& batch : plan.batches) needs.push_back(host_ns(plan, batch, *costs));
+    std::vector<std::vector<HostTime>> needs;
+    for (const MoveBatch& batch : plan.batches) needs.push_back(host_times(plan, batch, *costs));
     if (needs.empty()) continue;
     // Layers start in order, so that a host which follows the list never goes back.
     std::size_t start = earliest;
@@ -113,13 +122,13 @@ base::Result<MoveSchedule> schedule_layers(std::span<const MovePlan> plans, cons
     earliest = start;
     for (std::size_t i = 0; i < needs.size(); ++i) {
       if (start + i == rounds.size()) {
-        rounds.push_back({std::vector<std::int64_t>(at(plan.hosts)), false});
+        rounds.push_back({std::vector<HostTime>(at(plan.hosts)), false});
         schedule.rounds.emplace_back();
       }
       RoundLoad& round = rounds[start + i];
       for (std::size_t host = 0; host < needs[i].size(); ++host) {
-        round.host_ns[host] += needs[i][host];
-        schedule.stall_ns = std::max(schedule.stall_ns, round.host_ns[host]);
+        round.hosts[host] += needs[i][host];
+        schedule.stall_ns = std::max(schedule.stall_ns, round.hosts[host].ns());
       }
       round.staging = round.staging || uses_staging(plan);
       schedule.rounds[start + i].push_back({static_cast<std::int32_t>(layer), static_cast<std::int32_t>(i)});

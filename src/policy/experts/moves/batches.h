@@ -46,7 +46,14 @@ struct MoveCosts {
 };
 base::Result<MoveCosts> costs_of(const MoveBudget& budget);
 
-/// Time that each host spends on a batch: the larger of sending and receiving, and local copies after it.
-std::vector<std::int64_t> host_ns(const MovePlan& plan, const MoveBatch& batch, const MoveCosts& costs);
+/// What a batch asks of one host. Links are duplex: sending hides behind receiving. Local copies come on top.
+struct HostTime {
+  std::int64_t send_ns = 0, receive_ns = 0, local_ns = 0;
+
+  std::int64_t ns() const { return (send_ns > receive_ns ? send_ns : receive_ns) + local_ns; }
+  HostTime& operator+=(const HostTime& other);
+};
+/// [hosts]
+std::vector<HostTime> host_times(const MovePlan& plan, const MoveBatch& batch, const MoveCosts& costs);
 
 }  // namespace trimtab::experts

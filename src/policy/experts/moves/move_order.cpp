@@ -32,9 +32,7 @@ class Orderer {
       if (copy.source >= 0) ++reads_[pair(copy.source, copy.expert)];
     }
     link_left_.resize(at(plan_.hosts));
-    send_ns_.resize(at(plan_.hosts));
-    receive_ns_.resize(at(plan_.hosts));
-    local_ns_.resize(at(plan_.hosts));
+    times_.resize(at(plan_.hosts));
     limit_ns_ = options.budget.stall_ns;
     if (limit_ns_ > 0) limit_ns_ = std::max({limit_ns_, costs.link_ns, costs.node_link_ns, costs.local_ns});
   }
@@ -100,9 +98,7 @@ class Orderer {
     std::ranges::sort(order);
     for (std::size_t k = 0; k < order.size(); ++k) pending[k] = order[k].second;
     std::fill(busy_.begin(), busy_.end(), false);
-    std::fill(send_ns_.begin(), send_ns_.end(), 0);
-    std::fill(receive_ns_.begin(), receive_ns_.end(), 0);
-    std::fill(local_ns_.begin(), local_ns_.end(), 0);
+    std::fill(times_.begin(), times_.end(), HostTime{});
     freed_.clear();
   }
 
@@ -119,24 +115,20 @@ class Orderer {
     return -1;
   }
 
-  std::int64_t host_ns(std::int32_t host) const {
-    return std::max(send_ns_[at(host)], receive_ns_[at(host)]) + local_ns_[at(host)];
-  }
   /// Books a copy's time, or leaves all as it was when a host would work longer than the limit.
   bool book(std::int32_t from, std::int32_t to) {
-    if (from == to) {
-      local_ns_[at(to)] += costs_.local_ns;
-      if (limit_ns_ == 0 || host_ns(to) <= limit_ns_) return true;
-      local_ns_[at(to)] -= costs_.local_ns;
-      return false;
-    }
     const std::int64_t ns = from >= 0 && plan_.same_node(from, to) ? costs_.node_link_ns : costs_.link_ns;
-    receive_ns_[at(to)] += ns;
-    if (from >= 0) send_ns_[at(from)] += ns;
-    if (limit_ns_ == 0 || (host_ns(to) <= limit_ns_ && (from < 0 || host_ns(from) <= limit_ns_))) return true;
-    receive_ns_[at(to)] -= ns;
-    if (from >= 0) send_ns_[at(from)] -= ns;
-    return false;
+    const HostTime add_to = from == to ? HostTime{0, 0, costs_.local_ns} : HostTime{0, ns, 0};
+    const HostTime add_from = from == to ? HostTime{} : HostTime{ns, 0, 0};
+    const auto fits = [&](std::int32_t host, const HostTime& add) {
+      HostTime together = times_[at(host)];
+      together += add;
+      return limit_ns_ == 0 || together.ns() <= limit_ns_;
+    };
+    if (!fits(to, add_to) || (from >= 0 && !fits(from, add_from))) return false;
+    times_[at(to)] += add_to;
+    if (from >= 0) times_[at(from)] += add_from;
+    return true;
   }
 
   /// What lies there is not needed from this host any more, now or in this batch.
@@ -226,8 +218,7 @@ class Orderer {
       else if (in_slots_[at(move.expert)] == 0)
         plan_.staging_serves = true;
     }
-    for (std::int32_t host = 0; host < plan_.hosts; ++host)
-      plan_.stall_ns = std::max(plan_.stall_ns, host_ns(host));
+    for (const HostTime& host : times_) plan_.stall_ns = std::max(plan_.stall_ns, host.ns());
     plan_.batches.push_back(std::move(batch_));
     batch_.clear();
   }
@@ -264,9 +255,9 @@ class Orderer {
   std::vector<std::int32_t> in_slots_;       // [experts]: valid places outside staging
   std::vector<Place> staged_;                // [copies]: where it waits
   std::vector<std::int32_t> link_left_;      // [hosts]
-  std::vector<std::int64_t> send_ns_, receive_ns_, local_ns_;
-  std::vector<std::int32_t> touched_;  // experts that lost a slot in this batch
-  std::vector<std::int32_t> freed_;    // staging that is free after the batch
+  std::vector<HostTime> times_;              // [hosts]: what the batch asks of each
+  std::vector<std::int32_t> touched_;        // experts that lost a slot in this batch
+  std::vector<std::int32_t> freed_;          // staging that is free after the batch
   MoveBatch batch_;
 };
 

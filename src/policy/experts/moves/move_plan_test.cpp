@@ -112,8 +112,8 @@ void check_batches(const Case& input, const MovePlan& plan) {
       RC_ASSERT(valid[at(move.from.host * plan.places_per_host() + move.from.slot)] == move.expert);
     }
     if (input.options.budget.stall_ns == 0) continue;
-    for (const std::int64_t ns : host_ns(plan, batch, *costs))
-      RC_ASSERT((ns + plan.slices - 1) / plan.slices <= input.options.budget.stall_ns);
+    for (const HostTime& host : host_times(plan, batch, *costs))
+      RC_ASSERT((host.ns() + plan.slices - 1) / plan.slices <= input.options.budget.stall_ns);
   }
 }
 
