@@ -1,0 +1,191 @@
+#include "policy/experts/plan/hierarchical.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "policy/experts/plan/relabel.h"
+
+namespace trimtab::experts {
+namespace {
+
+std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
+
+base::Status check_nodes(const Shape& shape) {
+  TRIMTAB_TRY(check(shape));
+  if (shape.groups % shape.nodes != 0) {
+    return base::fail(
+        base::Code::kInvalidArgument,
+        fmt::format("{} nodes do not divide {} groups of experts, so no hierarchical placement exists: use a "
+                    "number of nodes that does, or the global scope",
+                    shape.nodes, shape.groups),
+        "policy/experts");
+  }
+  if (shape.slots_per_rank() > shape.experts / shape.nodes) {
+    return base::fail(
+        base::Code::kInvalidArgument,
+        fmt::format(
+            "{} slots a rank are more than the {} experts of a node: some would hold an expert twice; "
+            "use at most {} slots, or the global scope",
+            shape.slots_per_rank(), shape.experts / shape.nodes, shape.experts / shape.nodes * shape.ranks),
+        "policy/experts");
+  }
+  return {};
+}
+
+/// One node as a problem of its own: its experts renumbered from 0, in order.
+struct Node {
+  Shape shape;
+  std::vector<std::int32_t> members;  // its number -> expert
+  SlotMap current;                    // of its slots, in its numbers; empty without one
+
+  base::Result<LoadWindow> window(const LoadWindow& whole) const {
+    const auto steps = static_cast<std::size_t>(whole.steps());
+    std::vector<float> loads(steps * members.size());
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      const std::span<const float> of = whole.of(members[i]);
+      for (std::size_t step = 0; step < steps; ++step) loads[step * members.size() + i] = of[step];
+    }
+    return LoadWindow::make(loads.data(), whole.steps(), static_cast<std::int32_t>(members.size()),
+                            static_cast<std::ptrdiff_t>(members.size()));
+  }
+};
+
+std::vector<Node> split(const Shape& shape, std::span<const std::int32_t> node_of,
+                        std::span<const std::int32_t> current) {
+  const std::int32_t slots = shape.slots / shape.nodes;
+  std::vector<Node> nodes(at(shape.nodes));
+  std::vector<std::int32_t> number(at(shape.experts));
+  for (std::int32_t expert = 0; expert < shape.experts; ++expert) {
+    Node& node = nodes[at(node_of[at(shape.group_of_expert(expert))])];
+    number[at(expert)] = static_cast<std::int32_t>(node.members.size());
+    node.members.push_back(expert);
+  }
+  for (std::int32_t n = 0; n < shape.nodes; ++n) {
+    Node& node = nodes[at(n)];
+    node.shape = {static_cast<std::int32_t>(node.members.size()), slots, shape.ranks / shape.nodes, 1, 1};
+    for (std::int32_t i = 0; !current.empty() && i < slots; ++i) {
+      node.current.push_back(number[at(current[at(n * slots + i)])]);
+    }
+  }
+  return nodes;
+}
+
+/// Plans of the nodes put together, and what each was worth.
+struct Parts {
+  std::vector<SlotMap> maps;  // in experts
+  std::vector<std::int64_t> received;
+  PlanReason reason;
+
+  SlotMap whole() const {
+    SlotMap map;
+    for (const SlotMap& part : maps) map.insert(map.end(), part.begin(), part.end());
+    return map;
+  }
+};
+
+/// `caps`: most received copies of each node; empty: the options' own.
+base::Result<Parts> plan_parts(const std::vector<Node>& nodes, const LoadWindow& window,
+                               const PlanOptions& options, std::span<const std::int32_t> caps) {
+  Parts parts;
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    PlanOptions with = options;
+    with.scope = Scope::kGlobal;
+    if (!caps.empty()) with.moves_max = caps[n];
+    const auto part_window = nodes[n].window(window);
+    if (!part_window) return tl::unexpected(part_window.error());
+    auto plan = plan_layer(nodes[n].shape, *part_window, nodes[n].current, with);
+    if (!plan) return tl::unexpected(plan.error());
+    parts.received.push_back(plan->reason.received);
+    parts.reason.swaps += plan->reason.swaps;
+    parts.reason.replacements += plan->reason.replacements;
+    parts.reason.walk_steps += plan->reason.walk_steps;
+    for (std::int32_t& expert : plan->map) expert = nodes[n].members[at(expert)];
+    parts.maps.push_back(std::move(plan->map));
+  }
+  return parts;
+}
+
+/// The cap of all nodes shared out in proportion to what each would take; what rounding leaves goes to the
+/// first ones.
+std::vector<std::int32_t> share_cap(const std::vector<std::int64_t>& wanted, std::int32_t cap) {
+  const std::int64_t all = std::accumulate(wanted.begin(), wanted.end(), std::int64_t{0});
+  std::vector<std::int32_t> caps;
+  for (const std::int64_t one : wanted) caps.push_back(static_cast<std::int32_t>(one * cap / all));
+  std::int32_t left = cap - std::accumulate(caps.begin(), caps.end(), 0);
+  for (std::size_t i = 0; left > 0; i = (i + 1) % caps.size()) {
+    if (caps[i] < wanted[i]) ++caps[i], --left;
+  }
+  return caps;
+}
+
+/// Only the busiest node of a step counts: a node whose new plan the whole does not need keeps its old one.
+void keep_what_does_not_pay(const Shape& shape, const LoadWindow& window,
+                            std::span<const std::int32_t> current, double move_price, Parts& parts) {
+  const std::size_t slots = at(shape.slots / shape.nodes);
+  double balance = balance_of(shape, parts.whole(), window).of_sums;
+  for (std::size_t n = 0; n < parts.maps.size(); ++n) {
+    if (parts.received[n] == 0) continue;
+    const std::span<const std::int32_t> old = current.subspan(n * slots, slots);
+    SlotMap kept(old.begin(), old.end());
+    std::swap(parts.maps[n], kept);
+    const SlotMap whole = parts.whole();
+    const double without = balance_of(shape, whole, window).of_sums;
+    const bool pays = without - balance > move_price * static_cast<double>(parts.received[n]) * balance;
+    if (pays || duplicate_copies(shape, whole) > 0) {
+      std::swap(parts.maps[n], kept);
+    } else {
+      parts.received[n] = 0;
+      balance = without;
+    }
+  }
+}
+
+base::Result<Parts> plan_incremental(const Shape& shape, const LoadWindow& window,
+                                     std::span<const std::int32_t> node_of,
+                                     std::span<const std::int32_t> current, const PlanOptions& options) {
+  const std::vector<Node> nodes = split(shape, node_of, current);
+  auto parts = plan_parts(nodes, window, options, {});
+  if (!parts) return parts;
+  const auto received = [&] {
+    return std::accumulate(parts->received.begin(), parts->received.end(), std::int64_t{0});
+  };
+  keep_what_does_not_pay(shape, window, current, std::max(options.move_price, 0.0), *parts);
+  if (options.moves_max >= 0 && received() > options.moves_max) {
+    parts = plan_parts(nodes, window, options, share_cap(parts->received, options.moves_max));
+    if (parts) keep_what_does_not_pay(shape, window, current, std::max(options.move_price, 0.0), *parts);
+  }
+  return parts;
+}
+
+}  // namespace
+
+base::Result<Plan> plan_hierarchical(const Shape& shape, const LoadWindow& window,
+                                     std::span<const std::int32_t> current, const PlanOptions& options) {
+  TRIMTAB_TRY(check_nodes(shape));
+  if (window.experts() != shape.experts) {
+    return base::fail(base::Code::kInvalidArgument,
+                      fmt::format("the window has {} experts, the shape {}", window.experts(), shape.experts),
+                      "policy/experts");
+  }
+  const bool incremental = options.start == Start::kIncremental;
+  if (incremental) TRIMTAB_TRY(check(shape, current, false));
+  const std::vector<std::int32_t> kept =
+      incremental ? nodes_of_groups(shape, current) : std::vector<std::int32_t>{};
+  PlanOptions fresh = options;
+  fresh.start = Start::kFresh;
+  auto parts = kept.empty() ? plan_parts(split(shape, pack_groups(shape, window), {}), window, fresh, {})
+                            : plan_incremental(shape, window, kept, current, options);
+  if (!parts) return tl::unexpected(parts.error());
+  Plan plan{parts->whole(), parts->reason};
+  const bool comparable = !current.empty() && current.size() % at(shape.ranks) == 0;
+  if (kept.empty() && comparable) plan.map = relabel(shape, current, plan.map, true);
+  plan.reason.balance = balance_of(shape, plan.map, window).of_sums;
+  if (comparable) plan.reason.received = received_copies(shape, current, plan.map);
+  if (current.size() == plan.map.size())
+    plan.reason.balance_before = balance_of(shape, current, window).of_sums;
+  return plan;
+}
+
+}  // namespace trimtab::experts
