@@ -4,7 +4,10 @@
 
 #include "policy/experts/plan/construct.h"
 #include "policy/experts/plan/copies.h"
+#include "policy/experts/plan/hierarchical.h"
 #include "policy/experts/plan/incremental.h"
+#include "policy/experts/plan/relabel.h"
+#include "policy/experts/plan/single_step.h"
 
 namespace trimtab::experts {
 namespace {
@@ -25,8 +28,24 @@ base::Status check_inputs(const Shape& shape, const LoadWindow& window, std::spa
       return bad(
           "an incremental plan starts from the current map, and none was given: give it, or plan fresh");
     TRIMTAB_TRY(check(shape, current, false));
+  } else if (!current.empty()) {
+    Shape old_shape = shape;  // a fresh plan may have another number of slots than the map in force
+    old_shape.slots = static_cast<std::int32_t>(current.size());
+    TRIMTAB_TRY(check(old_shape, current, false));
   }
   return {};
+}
+
+/// Names the ranks of a fresh plan after the map in force, and states what the plan promises and costs.
+void explain(const Shape& shape, const LoadWindow& window, std::span<const std::int32_t> current,
+             const PlanOptions& options, Plan& plan) {
+  if (options.start == Start::kFresh) plan.map = relabel(shape, current, plan.map, false);
+  plan.reason.balance = balance_of(shape, plan.map, window).of_sums;
+  if (current.empty()) return;
+  plan.reason.received = received_copies(shape, current, plan.map);
+  Shape old_shape = shape;
+  old_shape.slots = static_cast<std::int32_t>(current.size());
+  plan.reason.balance_before = balance_of(old_shape, current, window).of_sums;
 }
 
 std::int32_t bin_of(const LoadWindow& window) { return window.steps() <= 256 ? 1 : window.steps() / 125; }
@@ -38,9 +57,12 @@ double default_price(const Shape& shape) { return shape.ranks >= 32 ? 3e-3 : 1e-
 base::Result<Plan> plan_layer(const Shape& shape, const LoadWindow& window,
                               std::span<const std::int32_t> current, const PlanOptions& options) {
   TRIMTAB_TRY(check_inputs(shape, window, current, options));
-  if (options.scope == Scope::kHierarchical)
-    return base::fail(base::Code::kUnsupported,
-                      "plan_layer is global: call plan_hierarchical for groups on nodes", "policy/experts");
+  if (options.scope == Scope::kHierarchical) return plan_hierarchical(shape, window, current, options);
+  if (options.start == Start::kFresh && window.steps() == 1) {
+    Plan plan{plan_single_step(shape, window.totals(), options.effort, options.seed), {}};
+    explain(shape, window, current, options, plan);
+    return plan;
+  }
   LayerLoads loads;
   std::vector<double> weights;
   if (options.recency_steps > 0) weights = recency_weights(window.steps(), options.recency_steps);
@@ -62,11 +84,7 @@ base::Result<Plan> plan_layer(const Shape& shape, const LoadWindow& window,
     plan.reason.swaps = search.descend(1e-7, 20LL * shape.slots);
   }
   plan.map.assign(placement.map().begin(), placement.map().end());
-  plan.reason.balance = balance_of(shape, plan.map, window).of_sums;
-  if (!current.empty() && current.size() == plan.map.size()) {
-    plan.reason.balance_before = balance_of(shape, current, window).of_sums;
-    plan.reason.received = received_copies(shape, current, plan.map);
-  }
+  explain(shape, window, current, options, plan);
   return plan;
 }
 

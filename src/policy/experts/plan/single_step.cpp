@@ -35,34 +35,35 @@ std::vector<std::int32_t> count_copies(const Shape& shape, std::span<const doubl
 
 class Search {
  public:
-  Search(const Shape& shape, std::span<const double> totals, std::uint64_t seed)
-      : shape_(shape), totals_(totals), width_(shape.slots_per_rank()), prng_(seed) {
+  Search(const Shape& shape, std::span<const double> totals, std::uint64_t seed, std::uint64_t stream)
+      : shape_(shape), totals_(totals), width_(shape.slots_per_rank()), prng_(seed, stream) {
     copies_ = count_copies(shape, totals);
     place_falling();
     recount();
     keep_if_best();
   }
 
-  SlotMap run(Effort effort) {
-    const std::int64_t per_slot = effort == Effort::kFast ? 60 : effort == Effort::kDefault ? 200 : 4000;
-    const std::int64_t proposals =
-        std::clamp<std::int64_t>(per_slot * shape_.slots, kProposalsMin, kProposalsMax);
-    if (mean_ <= 0 || shape_.ranks == 1) return map_;
+  void run(std::int64_t proposals) {
+    if (mean_ <= 0 || shape_.ranks == 1) return;
     accept_below_threshold(proposals / 2);
     return_to_best();
     steep_ = true;
     accept_below_threshold(proposals / 2);
     return_to_best();
     while (lower_busiest()) continue;
-    return map_;
+    keep_if_best();
   }
 
+  const SlotMap& best() const { return best_; }
+  double best_peak() const { return best_peak_; }
+  bool good_enough() const { return best_peak_ <= mean_ * (1 + kGoodEnough); }
+
  private:
-  static constexpr std::int64_t kProposalsMin = 16384, kProposalsMax = 4'000'000, kCheckEvery = 1024;
+  static constexpr std::int64_t kCheckEvery = 1024;
   static constexpr std::int64_t kTransferEvery = 8;  // the others are swaps
   // The first thresholds, for slots of a whole rank's load; they fall with the square of the slots of a rank.
   static constexpr double kStartFlat = 0.1, kStartSteep = 20;
-  static constexpr double kGoodEnough = 1e-5;  // of the mean above what is certainly needed
+  static constexpr double kGoodEnough = 1e-5;  // of the mean above the mean
 
   double per_copy(std::int32_t expert) const { return totals_[at(expert)] / copies_[at(expert)]; }
   std::int32_t rank_of(std::int32_t slot) const { return slot / width_; }
@@ -159,7 +160,7 @@ class Search {
       if (i % kCheckEvery == 0) {
         recount();
         keep_if_best();
-        if (best_peak_ <= mean_ * (1 + kGoodEnough)) return;
+        if (good_enough()) return;
       }
       const double left = 1 - static_cast<double>(i) / static_cast<double>(proposals);
       const double threshold = start * left * left * left;
@@ -262,12 +263,39 @@ class Search {
   bool steep_ = false;
 };
 
+/// Several short searches reach lower than one long one: where a search ends depends mostly on where it went
+/// early.
+struct Budget {
+  std::int64_t searches = 1, proposals_per_slot = 60;
+};
+
+Budget budget_of(Effort effort) {
+  if (effort == Effort::kFast) return {1, 60};
+  if (effort == Effort::kDefault) return {4, 60};
+  return {24, 200};
+}
+
+constexpr std::int64_t kProposalsMin = 8192, kProposalsMax = 1'000'000;
+
 }  // namespace
 
 SlotMap plan_single_step(const Shape& shape, std::span<const double> totals, Effort effort,
                          std::uint64_t seed) {
   TRIMTAB_CHECK(totals.size() == at(shape.experts));
-  return Search(shape, totals, seed).run(effort);
+  const Budget budget = budget_of(effort);
+  const std::int64_t proposals =
+      std::clamp(budget.proposals_per_slot * shape.slots, kProposalsMin, kProposalsMax);
+  // A small layer (a node of a hierarchical plan) has fewer ways to be even, and its searches are cheap.
+  const std::int64_t searches = budget.searches * std::clamp(320 / shape.slots, 1, 4);
+  SlotMap best;
+  double best_peak = 0;
+  for (std::int64_t i = 0; i < searches; ++i) {
+    Search search(shape, totals, seed, static_cast<std::uint64_t>(i));
+    search.run(proposals);
+    if (best.empty() || search.best_peak() < best_peak) best = search.best(), best_peak = search.best_peak();
+    if (search.good_enough()) break;
+  }
+  return best;
 }
 
 }  // namespace trimtab::experts
