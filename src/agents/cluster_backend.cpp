@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "agents/host.h"
-#include "queue/embedded_queue.h"
+#include "queue/assigned_queue.h"
 
 namespace trimtab::agents {
 
@@ -23,7 +23,7 @@ base::Result<std::unique_ptr<ClusterBackend>> ClusterBackend::start(ClusterBacke
                                                                     const base::Clock& clock,
                                                                     base::Metrics& metrics,
                                                                     std::unique_ptr<PrefixSource> prefixes) {
-  auto queue = queue::EmbeddedQueue::make(options.config.prefill);
+  auto queue = queue::make_queue(options.config.prefill, options.config.seed);
   if (!queue) return tl::unexpected(queue.error());
   auto machine = cluster::Cluster::make(options.config, options.profile, std::move(*queue));
   if (!machine) return tl::unexpected(machine.error());

@@ -9,6 +9,7 @@
 #include "config/cluster_config.h"
 #include "config/profile.h"
 #include "policy/decode/policy.h"
+#include "policy/prefill/assignment.h"
 #include "policy/prefill/orders.h"
 
 namespace trimtab::apps {
@@ -78,6 +79,8 @@ base::Status check_policies(const model::ClusterConfig& config) {
     return tl::unexpected(policy.error());
   if (auto order = policy::find_queue_order(config.prefill.order); !order)
     return tl::unexpected(order.error());
+  if (auto rule = policy::prefill_assignment(config.prefill.assignment); !rule)
+    return tl::unexpected(rule.error());
   return {};
 }
 

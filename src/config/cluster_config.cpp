@@ -40,6 +40,9 @@ void read_prefill(StrictTable table, model::PrefillConfig& out) {
   table.read("outstanding_steps", out.outstanding_steps, 1, 1000);
   table.read("allocation_round_ms", out.allocation_round_ms, 10, kDayMs);
   table.read("order", out.order);
+  table.read("assignment", out.assignment);
+  table.read("help_below_percent", out.help_below_percent, 0, 100);
+  table.read("dualpath_ceiling_tokens", out.dualpath_ceiling_tokens, 1, 1LL << 40);
   table.read("aging_ms", out.aging_ms, 0, kDayMs);
   table.read("lease_ms", out.lease_ms, 100, kDayMs);
   table.read("kv_blocks", out.kv_blocks, 1, 1LL << 24);
@@ -191,6 +194,12 @@ std::string cluster_config_toml(const model::ClusterConfig& c) {
       "an engine pulls work until this many budgets per rank are assigned");
   put("allocation_round_ms", number(p.allocation_round_ms), "engines are re-allocated to tiers this often");
   put("order", text(p.order), "inside a tier: fifo, edf or arrival_plus_work");
+  put("assignment", text(p.assignment),
+      "pull, or how arriving work is pushed to a rank (docs/policies/prefill.md)");
+  put("help_below_percent", number(p.help_below_percent),
+      "pull: an engine filled less than this may serve a neighbouring tier; 0: never");
+  put("dualpath_ceiling_tokens", number(p.dualpath_ceiling_tokens),
+      "assignment dualpath: a rank with more unfinished tokens gets nothing");
   put("aging_ms", number(p.aging_ms), "a request that waited this long goes first");
   put("lease_ms", number(p.lease_ms), "pulled work of an engine that falls silent returns after this");
   put("kv_blocks", number(p.kv_blocks), "KV arena of a rank, in blocks of 128 tokens");

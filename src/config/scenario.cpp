@@ -59,10 +59,12 @@ base::Result<model::Scenario> parse_scenario(std::string_view text, const std::s
   read_cluster(*root, scenario.cluster);
   scenario.seed = scenario.cluster.seed;
   read_simulation(root->table("simulation"), scenario);
+  const bool own_scope = root->table("prefill").has("quota_scope");
   TRIMTAB_TRY(root->finish());
   auto profile = load_profile(scenario.cluster.model.profile, profiles_dir);
   if (!profile) return tl::unexpected<base::Error>(profile.error());
   scenario.profile = std::move(*profile);
+  if (!own_scope) scenario.cluster.prefill.quota_scope = scenario.profile.quota_scope;
   return scenario;
 }
 

@@ -32,8 +32,13 @@ struct PrefillConfig {
   std::int64_t chunk_tokens_min = 128;     // of an otherwise empty step
   std::int64_t outstanding_steps = 2;      // an engine pulls until this many budgets per rank are assigned
   std::int64_t allocation_round_ms = 5'000;
-  std::string order = "fifo";      // fifo | edf | arrival_plus_work
-  std::int64_t aging_ms = 30'000;  // waiting this long goes first, whatever the tier or key
+  std::string order = "fifo";  // fifo | edf | arrival_plus_work
+  std::string assignment =
+      "pull";  // pull | random | round_robin | power_of_two | least_requests | least_work | dualpath
+  std::int64_t help_below_percent =
+      50;  // pull: an engine filled less than this may serve a neighbouring tier; 0: never
+  std::int64_t dualpath_ceiling_tokens = 60'000;  // dualpath: a rank with more unfinished tokens gets nothing
+  std::int64_t aging_ms = 30'000;                 // waiting this long goes first, whatever the tier or key
   std::int64_t lease_ms = 30'000;
   std::int64_t kv_blocks = 96;  // per rank
 };

@@ -49,6 +49,12 @@ struct Scenario {
   SimulationSpeed speed = SimulationSpeed::kFast;
   base::Nanos report_interval{1'000'000'000};  // fast: how often decode ranks report the growth of what runs
   std::uint64_t seed = 1;
+  /// Requests are reported by these tiers of context, whatever tiers the queues have.
+  std::vector<std::int64_t> report_bounds_tokens = {16'384, 65'536, 262'144};
+  /// A request is served well when its first token comes within its tier's target + slo_work x its own work.
+  std::vector<base::Nanos> slo_targets = {base::Nanos{2'000'000'000}, base::Nanos{4'000'000'000},
+                                          base::Nanos{8'000'000'000}, base::Nanos{16'000'000'000}};
+  double slo_work = 1.5;
   bool keep_requests = false;  // keep every request's times, not only their distributions
 };
 

@@ -15,6 +15,12 @@ struct Latencies {
   Distribution ttft;  // submitted to first token
   Distribution tpot;  // per token after the first, one value a request
   Distribution end_to_end;
+  std::uint64_t served_well =
+      0;  // first token within the tier's target and a share of the request's own work
+
+  double share_served_well() const {
+    return ttft.count() == 0 ? 1.0 : static_cast<double>(served_well) / static_cast<double>(ttft.count());
+  }
 };
 
 /// One finished request (Scenario::keep_requests).

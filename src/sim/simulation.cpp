@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/hash.h"
-#include "queue/embedded_queue.h"
+#include "queue/assigned_queue.h"
 
 namespace trimtab::sim {
 namespace {
@@ -40,7 +40,7 @@ base::Status check(const model::Scenario& scenario) {
 base::Result<std::unique_ptr<Simulation>> Simulation::make(const model::Scenario& scenario,
                                                            Workload workload) {
   TRIMTAB_TRY(check(scenario));
-  auto queue = queue::EmbeddedQueue::make(scenario.cluster.prefill);
+  auto queue = queue::make_queue(scenario.cluster.prefill, scenario.seed);
   if (!queue) return tl::unexpected<base::Error>(queue.error());
   auto cluster = cluster::Cluster::make(scenario.cluster, scenario.profile, std::move(*queue));
   if (!cluster) return tl::unexpected<base::Error>(cluster.error());
@@ -57,13 +57,13 @@ Simulation::Simulation(const model::Scenario& scenario, Workload workload,
                  ? 0
                  : scenario.pool.capacity_blocks * model::kBlockTokens / workload_.trace().block_tokens),
       read_free_(scenario.cluster.prefill.engines),
-      tier_bounds_(scenario.cluster.prefill.tier_bounds_tokens) {
+      cost_(scenario.profile.cost, scenario.cluster.prefill.quota_scope) {
   cluster_->keep_records(false);
   for (std::uint32_t e = 0; e < scenario.cluster.prefill.engines; ++e)
     prefill_.emplace_back(EngineId{e}, scenario_, *this);
   for (std::uint32_t g = 0; g < scenario.cluster.decode.groups; ++g)
     decode_.emplace_back(EngineId{g}, scenario_, *this);
-  result_.tiers.resize(tier_bounds_.size() + 1);
+  result_.tiers.resize(scenario_.report_bounds_tokens.size() + 1);
 }
 
 Result Simulation::run(const std::function<void(const Progress&)>& progress) {

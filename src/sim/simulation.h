@@ -10,6 +10,7 @@
 #include "cluster/cluster.h"
 #include "cluster/pull_agents.h"
 #include "model/scenario.h"
+#include "policy/cost/cost_model.h"
 #include "sim/decode_group.h"
 #include "sim/prefill_group.h"
 #include "sim/prefix_cache.h"
@@ -58,6 +59,7 @@ class Simulation final : public Host {
   void on(const cluster::Finish& action);
   void on(const cluster::Fail& action);
   void handed_over(std::uint32_t slot);
+  bool served_well(const SimRequest& request, std::size_t tier) const;
   void end(std::uint32_t slot);
   void free_ended();
   SimRequest* find(RequestId id);
@@ -86,7 +88,7 @@ class Simulation final : public Host {
   std::uint64_t sequence_ = 0, timer_ = 0, live_ = 0;
   std::int64_t drawn_ = 0;
   Nanos first_arrival_, last_end_;
-  std::vector<std::int64_t> tier_bounds_;
+  policy::CostModel cost_;
   Result result_;
 };
 

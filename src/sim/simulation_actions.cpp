@@ -126,13 +126,29 @@ void Simulation::on(const cluster::Deliver& action) {
   result_.output_tokens += action.count;
 }
 
+/// Against the tier's target and the request's own work: what it takes alone, in steps of the budget.
+bool Simulation::served_well(const SimRequest& request, std::size_t tier) const {
+  const TokenCount hit{request.first_hit}, prompt{request.prompt};
+  const Nanos budget{scenario_.cluster.prefill.step_budget_ms * 1'000'000};
+  const std::int64_t steps = 1 + cost_.request(hit, prompt).value / std::max<std::int64_t>(budget.value, 1);
+  const Nanos own = cost_.whole(prompt - hit, hit, prompt) + Nanos{cost_.step_fixed().value * steps};
+  const Nanos target = scenario_.slo_targets[std::min(tier, scenario_.slo_targets.size() - 1)];
+  const double limit =
+      static_cast<double>(target.value) + scenario_.slo_work * static_cast<double>(own.value);
+  return static_cast<double>((request.first_token - request.submitted).value) <= limit;
+}
+
 void Simulation::on(const cluster::Finish& action) {
   const std::uint32_t slot = slot_of(action.id);
   const SimRequest& request = requests_[slot];
   ++result_.finished;
   result_.hit_tokens += request.first_hit;
-  const auto tier = std::ranges::upper_bound(tier_bounds_, request.prompt) - tier_bounds_.begin();
-  for (Latencies* of : {&result_.all, &result_.tiers[static_cast<std::size_t>(tier)]}) {
+  const std::vector<std::int64_t>& bounds = scenario_.report_bounds_tokens;
+  const auto tier =
+      static_cast<std::size_t>(std::ranges::upper_bound(bounds, request.prompt) - bounds.begin());
+  const bool well = served_well(request, tier);
+  for (Latencies* of : {&result_.all, &result_.tiers[tier]}) {
+    of->served_well += well ? 1 : 0;
     of->ttft.add(request.first_token - request.submitted);
     of->end_to_end.add(request.last_token - request.submitted);
     if (action.output.value > 1) {

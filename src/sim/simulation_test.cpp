@@ -6,6 +6,8 @@
 #include <cmath>
 
 #include "base/prng.h"
+#include "policy/prefill/assignment.h"
+#include "sim/capacity.h"
 
 namespace trimtab::sim {
 namespace {
@@ -20,6 +22,7 @@ model::Scenario small(std::uint32_t prefill_engines = 2, std::uint32_t decode_gr
   cluster.prefill.engines = prefill_engines;
   cluster.prefill.ranks = 2;
   cluster.prefill.kv_blocks = 20'000;
+  cluster.prefill.quota_scope = model::QuotaScope::kWholeStep;
   cluster.prefill.lease_ms = 3'600'000;
   cluster.decode.groups = decode_groups;
   cluster.decode.ranks = 4;
@@ -207,6 +210,44 @@ TEST(Simulation, MoreEnginesAreNotSlowerInTheMean) {
     many += run(small(4, 2), trace).all.ttft.mean_s();
   }
   EXPECT_LT(many, few);
+}
+
+TEST(Capacity, IsWhereATierStopsBeingServedWell) {
+  const model::Trace trace = synthetic(300, 1.0, 13);
+  const model::Scenario scenario = small(1, 1);
+  const Capacity capacity = find_capacity(scenario, trace, {}, {}).value();
+  ASSERT_GT(capacity.rate, 0);
+  const auto share = [&](double rate) {
+    WorkloadOptions options;
+    options.rate = rate;
+    double least = 1;
+    const Result result = run(scenario, trace, options);
+    for (const Latencies& tier : result.tiers) least = std::min(least, tier.share_served_well());
+    return least;
+  };
+  EXPECT_GE(share(capacity.rate), 0.9);
+  EXPECT_LT(share(capacity.rate * 1.02), 0.9);
+  const Capacity twice = find_capacity(small(2, 2), trace, {}, {}).value();
+  EXPECT_GT(twice.rate, 1.5 * capacity.rate);
+}
+
+TEST(Capacity, PullIsAheadOfPushingAtRandom) {
+  const model::Trace trace = synthetic(400, 2.0, 17);
+  model::Scenario scenario = small(2, 1);
+  const double pull = find_capacity(scenario, trace, {}, {}).value().rate;
+  scenario.cluster.prefill.assignment = "random";
+  const double random = find_capacity(scenario, trace, {}, {}).value().rate;
+  EXPECT_GT(pull, 1.3 * random);
+}
+
+TEST(Simulation, EveryAssignmentServesEverything) {
+  const model::Trace trace = synthetic(150, 3.0, 4);
+  for (const std::string_view name : policy::prefill_assignment_names()) {
+    model::Scenario scenario = small();
+    scenario.cluster.prefill.assignment = name;
+    const Result result = run(scenario, trace);
+    EXPECT_EQ(result.finished, 150U) << name;
+  }
 }
 
 TEST(Simulation, RefusesNumbersThatAreNone) {

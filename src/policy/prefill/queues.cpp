@@ -21,6 +21,7 @@ QueueConfig QueueConfig::from(const model::PrefillConfig& config) {
   queue.order = config.order;
   queue.aging = Nanos{config.aging_ms * kMilli};
   queue.lease = Nanos{config.lease_ms * kMilli};
+  queue.help_below_ratio = static_cast<double>(config.help_below_percent) / 100;
   return queue;
 }
 

@@ -1,0 +1,179 @@
+#include "apps/simulate_report.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "report/table.h"
+
+namespace trimtab::apps {
+namespace {
+
+using nlohmann::json;
+
+json latencies_json(const sim::Latencies& of) {
+  const auto times = [](const sim::Distribution& one) {
+    return json{{"mean_s", one.mean_s()},
+                {"p50_s", one.quantile_s(0.5)},
+                {"p90_s", one.quantile_s(0.9)},
+                {"p99_s", one.quantile_s(0.99)},
+                {"largest_s", one.largest_s()}};
+  };
+  return {{"requests", of.ttft.count()},
+          {"ttft", times(of.ttft)},
+          {"tpot", times(of.tpot)},
+          {"end_to_end", times(of.end_to_end)}};
+}
+
+json times_json(const sim::StepTimes& times) {
+  const double whole = std::max(times.sum(), 1e-9);
+  return {{"share_of_ideal", times.share()},
+          {"attention_wait", times.attention_wait / whole},
+          {"batch_wait", times.batch_wait / whole},
+          {"padding", times.padding / whole},
+          {"expert_imbalance", times.expert_imbalance / whole}};
+}
+
+json run_json(const Run& run) {
+  const sim::Result& r = run.result;
+  json tiers = json::array();
+  for (const sim::Latencies& tier : r.tiers) tiers.push_back(latencies_json(tier));
+  const double cpu = std::max(run.cpu_s, 1e-9);
+  return {{"decode_policy", run.decode_policy},
+          {"prefill", run.prefill},
+          {"rate", run.rate},
+          {"submitted", r.submitted},
+          {"finished", r.finished},
+          {"failed", r.failed},
+          {"unfinished", r.unfinished},
+          {"failures", r.failures},
+          {"all", latencies_json(r.all)},
+          {"tiers", tiers},
+          {"simulated_s", base::to_seconds(r.span)},
+          {"prompt_tokens", r.prompt_tokens},
+          {"hit_tokens", r.hit_tokens},
+          {"output_tokens", r.output_tokens},
+          {"prefill_busy", r.prefill_busy},
+          {"decode_busy", r.decode_busy},
+          {"prefill_steps", times_json(r.prefill_times)},
+          {"decode_steps", times_json(r.decode_times)},
+          {"preemptions", r.preemptions},
+          {"evicted_blocks", r.evicted_blocks},
+          {"events", r.events},
+          {"event_hash", fmt::format("{:016x}", r.event_hash)},
+          {"cpu_s", run.cpu_s},
+          {"requests_per_cpu_s", static_cast<double>(r.finished) / cpu}};
+}
+
+std::string seconds(double value) {
+  return value < 10 ? fmt::format("{:.3f}", value) : fmt::format("{:.1f}", value);
+}
+
+void print_comparison(const std::vector<Run>& runs, const report::Style& style) {
+  report::Table table({{"decode", report::Align::kLeft},
+                       {"prefill", report::Align::kLeft},
+                       {"rate"},
+                       {"req/s"},
+                       {"TTFT p50 s"},
+                       {"p99 s"},
+                       {"TPOT p50 ms"},
+                       {"p99 ms"},
+                       {"hit %"},
+                       {"prefill busy %"},
+                       {"decode busy %"},
+                       {"failed"}});
+  for (const Run& run : runs) {
+    const sim::Result& r = run.result;
+    const double span = std::max(base::to_seconds(r.span), 1e-9);
+    const double prompts = std::max(static_cast<double>(r.prompt_tokens), 1.0);
+    table.add_row({run.decode_policy, run.prefill, fmt::format("{:g}", run.rate),
+                   fmt::format("{:.2f}", static_cast<double>(r.finished) / span),
+                   seconds(r.all.ttft.quantile_s(0.5)), seconds(r.all.ttft.quantile_s(0.99)),
+                   fmt::format("{:.2f}", r.all.tpot.quantile_s(0.5) * 1e3),
+                   fmt::format("{:.2f}", r.all.tpot.quantile_s(0.99) * 1e3),
+                   fmt::format("{:.1f}", 100 * static_cast<double>(r.hit_tokens) / prompts),
+                   fmt::format("{:.1f}", 100 * r.prefill_busy), fmt::format("{:.1f}", 100 * r.decode_busy),
+                   fmt::format("{}", r.failed + r.unfinished)});
+  }
+  std::cout << table.text(style);
+}
+
+void print_tiers(const Run& run, const std::vector<std::int64_t>& bounds, const report::Style& style) {
+  report::Table table({{"context", report::Align::kLeft},
+                       {"requests"},
+                       {"TTFT p50 s"},
+                       {"p90 s"},
+                       {"p99 s"},
+                       {"TPOT p50 ms"},
+                       {"p99 ms"},
+                       {"whole p50 s"},
+                       {"p99 s"}});
+  for (std::size_t t = 0; t < run.result.tiers.size(); ++t) {
+    const sim::Latencies& of = run.result.tiers[t];
+    if (of.ttft.count() == 0) continue;
+    const std::string name =
+        t < bounds.size() ? fmt::format("< {}", bounds[t]) : fmt::format(">= {}", bounds.back());
+    table.add_row({name, fmt::format("{}", of.ttft.count()), seconds(of.ttft.quantile_s(0.5)),
+                   seconds(of.ttft.quantile_s(0.9)), seconds(of.ttft.quantile_s(0.99)),
+                   fmt::format("{:.2f}", of.tpot.quantile_s(0.5) * 1e3),
+                   fmt::format("{:.2f}", of.tpot.quantile_s(0.99) * 1e3),
+                   seconds(of.end_to_end.quantile_s(0.5)), seconds(of.end_to_end.quantile_s(0.99))});
+  }
+  std::cout << table.text(style);
+}
+
+/// Where the busy time of the steps went: what even ranks would take, and what is lost to each cause.
+void print_losses(const std::vector<Run>& runs, const report::Style& style) {
+  report::Table table({{"% of the steps' time", report::Align::kLeft},
+                       {"rate"},
+                       {"ideal"},
+                       {"attention wait"},
+                       {"batch wait"},
+                       {"padding"},
+                       {"experts"}});
+  for (const Run& run : runs) {
+    for (const auto& [name, times] : {std::pair{"prefill, ", &run.result.prefill_times},
+                                      std::pair{"decode, ", &run.result.decode_times}}) {
+      const double whole = std::max(times->sum(), 1e-9) / 100;
+      std::vector<std::string> cells{name + (name[0] == 'p' ? run.prefill : run.decode_policy),
+                                     fmt::format("{:g}", run.rate)};
+      for (const double part : {times->ideal, times->attention_wait, times->batch_wait, times->padding,
+                                times->expert_imbalance}) {
+        cells.push_back(fmt::format("{:.1f}", part / whole));
+      }
+      table.add_row(std::move(cells));
+    }
+  }
+  std::cout << "\n" << table.text(style);
+}
+
+}  // namespace
+
+void print_runs(const std::vector<Run>& runs, const model::Trace& trace, const model::Scenario& scenario,
+                bool capacity) {
+  const report::Style style = report::terminal_style(STDOUT_FILENO);
+  const model::ClusterConfig& cluster = scenario.cluster;
+  std::cout << fmt::format("{} requests of {} on {}: {} prefill engines x {}, {} decode groups x {}\n",
+                           runs[0].result.submitted, trace.name, scenario.profile.name,
+                           cluster.prefill.engines, cluster.prefill.ranks, cluster.decode.groups,
+                           cluster.decode.ranks);
+  if (capacity) std::cout << "rate: the largest at which 90 % of every tier's requests are served well\n";
+  std::cout << "\n";
+  print_comparison(runs, style);
+  print_losses(runs, style);
+  if (runs.size() != 1) return;
+  std::cout << "\n";
+  print_tiers(runs[0], scenario.report_bounds_tokens, style);
+}
+
+std::string runs_json(const std::vector<Run>& runs, const model::Trace& trace,
+                      const model::Scenario& scenario) {
+  json all = json::array();
+  for (const Run& run : runs) all.push_back(run_json(run));
+  return json{{"trace", trace.name}, {"profile", scenario.profile.name}, {"runs", all}}.dump(1);
+}
+
+}  // namespace trimtab::apps
