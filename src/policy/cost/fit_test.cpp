@@ -93,6 +93,119 @@ TEST(Fit, IdenticalSamplesStillFit) {
   EXPECT_LT(fit->error_ratio_mean, 1e-3);
 }
 
+constexpr model::QuadraticCost kTruth{5'000'000, 10'000'000, 2'000};
+
+/// Every `every`-th step takes `factor` times as long.
+void disturb(std::vector<StepSample>& samples, std::size_t every, double factor) {
+  for (std::size_t i = every / 2; i < samples.size(); i += every) {
+    samples[i].actual.value =
+        static_cast<std::int64_t>(static_cast<double>(samples[i].actual.value) * factor);
+  }
+}
+
+TEST(RobustFit, OutliersMoveNothing) {
+  for (const double factor : {0.02, 0.5, 1.4, 3.0, 500.0}) {
+    auto samples = steps(kTruth, 200, 0.01, 4);
+    disturb(samples, 5, factor);
+    const auto fit = fit_quadratic(samples);
+    ASSERT_TRUE(fit);
+    expect_near_ratio(fit->cost.token_ps, kTruth.token_ps, 0.005);
+    expect_near_ratio(fit->cost.pair_ps, kTruth.pair_ps, 0.02);
+    EXPECT_EQ(fit->outliers, 40U) << factor;
+    EXPECT_LT(fit->error_ratio_worst, 0.02);
+    EXPECT_NE(fit->reason.find("40 outliers left out"), std::string::npos) << fit->reason;
+  }
+}
+
+TEST(RobustFit, OutliersOfOneKindOfStepMoveNothing) {
+  // A neighbour disturbs long steps only: they pull at one coefficient, all the same way.
+  auto samples = steps(kTruth, 300, 0.01, 5);
+  std::size_t disturbed = 0;
+  for (StepSample& sample : samples) {
+    if (sample.chunks.size() < 3 || disturbed == 45) continue;
+    sample.actual = sample.actual * 2;
+    ++disturbed;
+  }
+  ASSERT_EQ(disturbed, 45U);
+  const auto fit = fit_quadratic(samples);
+  ASSERT_TRUE(fit);
+  expect_near_ratio(fit->cost.token_ps, kTruth.token_ps, 0.005);
+  EXPECT_EQ(fit->outliers, 45U);
+}
+
+TEST(RobustFit, FewSamplesWithOneSuspendedStep) {
+  // What a start-up calibration has: nine steps. One was suspended.
+  auto samples = steps(kTruth, 9, 0.005, 6);
+  samples[4].actual = samples[4].actual * 8;
+  const auto fit = fit_quadratic(samples);
+  ASSERT_TRUE(fit);
+  expect_near_ratio(fit->cost.token_ps, kTruth.token_ps, 0.02);
+  EXPECT_EQ(fit->outliers, 1U);
+}
+
+RC_GTEST_PROP(RobustFit, NeverNegativeAlwaysTheSame, ()) {
+  base::Prng prng(*rc::gen::arbitrary<std::uint64_t>());
+  std::vector<StepSample> samples;
+  for (std::uint64_t i = 0; i < 3 + prng.below(40); ++i) {
+    samples.push_back({{{TokenCount{static_cast<std::int64_t>(1 + prng.below(500))},
+                         TokenCount{static_cast<std::int64_t>(prng.below(9'000))}}},
+                       Nanos{static_cast<std::int64_t>(1 + prng.below(1'000'000'000))}});
+  }
+  const auto fit = fit_quadratic(samples), again = fit_quadratic(samples);
+  RC_ASSERT(fit && again);
+  RC_ASSERT(fit->cost.fixed_ns >= 0 && fit->cost.token_ps >= 0 && fit->cost.pair_ps >= 0);
+  RC_ASSERT(fit->cost.fixed_ns == again->cost.fixed_ns && fit->cost.token_ps == again->cost.token_ps);
+  RC_ASSERT(fit->outliers < samples.size());
+}
+
+TEST(CheckedFit, ReportsItsErrorOnStepsItHasNotSeen) {
+  auto samples = steps(kTruth, 250, 0.04, 7);
+  disturb(samples, 10, 6.0);
+  const auto fit = fit_checked(samples);
+  ASSERT_TRUE(fit) << base::to_string(fit.error());
+  EXPECT_EQ(fit->held_out, 50U);
+  EXPECT_NEAR(fit->held_out_error_ratio_mean, 0.02, 0.006) << "uniform noise of +-4 % is 2 % in the mean";
+  EXPECT_EQ(fit->outliers, 25U);
+  expect_near_ratio(fit->cost.token_ps, kTruth.token_ps, 0.02);
+  EXPECT_NE(fit->reason.find("on 50 steps held out"), std::string::npos) << fit->reason;
+}
+
+std::string refusal(const std::vector<StepSample>& samples) {
+  const auto fit = fit_checked(samples);
+  return fit ? "accepted: " + fit->reason : fit.error().message;
+}
+
+TEST(CheckedFit, RefusesWhatProductionShouldNotTrust) {
+  EXPECT_NE(refusal(steps(kTruth, 29, 0, 8)).find("29 steps; a calibration needs at least 30"),
+            std::string::npos);
+  std::vector<StepSample> same(60, {{{TokenCount{100}, TokenCount{50}}}, Nanos{1'000'000}});
+  EXPECT_NE(refusal(same).find("only 1 distinct shapes"), std::string::npos) << refusal(same);
+
+  const CostModel model(kTruth, model::QuotaScope::kWholeStep);
+  const auto step = [&](std::int64_t q, std::int64_t c, double factor) {
+    const Nanos time = model.fixed() + model.cost(TokenCount{q}, TokenCount{c}, TokenCount{q + c});
+    return StepSample{{{TokenCount{q}, TokenCount{c}}},
+                      Nanos{static_cast<std::int64_t>(static_cast<double>(time.value) * factor)}};
+  };
+  std::vector<StepSample> constant_tokens, two_machines, another_form;
+  for (std::int64_t i = 0; i < 60; ++i) {
+    constant_tokens.push_back(step(128, 100 * i, 1));
+    two_machines.push_back(step(64 + 30 * i, 977 * i % 6'000, i % 5 < 2 ? 2.5 : 1));
+    // Time jumps with the length, now cheap, now dear: no quadratic.
+    another_form.push_back(step(64 + 30 * i, 977 * i % 6'000, 0.6 + 0.8 * static_cast<double>(i % 7) / 6));
+  }
+  EXPECT_NE(refusal(constant_tokens).find("tokens hardly varies on its own"), std::string::npos)
+      << refusal(constant_tokens);
+  EXPECT_NE(refusal(two_machines).find("24 of 60 steps are outliers (40 %"), std::string::npos)
+      << refusal(two_machines);
+  EXPECT_NE(refusal(another_form).find("it had not seen (at most 10.0 %)"), std::string::npos)
+      << refusal(another_form);
+  std::vector<StepSample> proportional;  // contexts in step with tokens: pairs = 500 q
+  for (std::int64_t q = 2; q < 900; q += 14) proportional.push_back(step(q, 500 - q / 2, 1));
+  EXPECT_NE(refusal(proportional).find("pairs hardly vary on their own"), std::string::npos)
+      << refusal(proportional);
+}
+
 TEST(Drift, AlarmNeedsAFullWindowBeyondTheThreshold) {
   DriftMonitor monitor;
   for (int i = 0; i < 99; ++i) monitor.observe(Nanos{100}, Nanos{150});
