@@ -10,7 +10,8 @@ void write_error(std::string_view message, char* error, std::size_t bytes) {
   if (error == nullptr || bytes == 0) return;
   std::size_t length = std::min(message.size(), bytes - 1);
   // Bytes 10xxxxxx go on with a character that begins before the cut.
-  while (length < message.size() && length > 0 && (static_cast<unsigned char>(message[length]) & 0xc0U) == 0x80U)
+  while (length < message.size() && length > 0 &&
+         (static_cast<unsigned char>(message[length]) & 0xc0U) == 0x80U)
     --length;
   std::memcpy(error, message.data(), length);
   error[length] = '\0';
@@ -18,10 +19,13 @@ void write_error(std::string_view message, char* error, std::size_t bytes) {
 
 std::int32_t code_of(base::Code code) {
   switch (code) {
-    case base::Code::kResourceExhausted: return TRIMTAB_RESOURCE_EXHAUSTED;
+    case base::Code::kResourceExhausted:
+      return TRIMTAB_RESOURCE_EXHAUSTED;
     case base::Code::kInternal:
-    case base::Code::kDataLoss: return TRIMTAB_INTERNAL;
-    default: return TRIMTAB_INVALID_ARGUMENT;
+    case base::Code::kDataLoss:
+      return TRIMTAB_INTERNAL;
+    default:
+      return TRIMTAB_INVALID_ARGUMENT;
   }
 }
 
@@ -89,21 +93,24 @@ void write_reason(const experts::PlanReason& reason, trimtab_plan_reason* out) {
           reason.swaps,          reason.replacements, reason.walk_steps};
 }
 
-base::Status write_tables(const experts::Shape& shape, std::span<const std::int32_t> maps, std::int32_t copies_max,
-                          std::int32_t* logical_to_physical, std::int32_t* logical_count) {
+base::Status write_tables(const experts::Shape& shape, std::span<const std::int32_t> maps,
+                          std::int32_t copies_max, std::int32_t* logical_to_physical,
+                          std::int32_t* logical_count) {
   TRIMTAB_TRY(need(logical_to_physical, "logical_to_physical"));
   TRIMTAB_TRY(need(logical_count, "logical_count"));
   auto tables = experts::dispatch_tables(shape, maps, experts::TableWidth::kTightest);
   if (!tables) return tl::unexpected(std::move(tables).error());
   if (tables->copies_max > copies_max) {
-    return bad(fmt::format("an expert has {} copies, logical_to_physical has room for {}: use copies_max {}, or {}, "
-                           "which is enough for any plan",
-                           tables->copies_max, copies_max, tables->copies_max, shape.ranks));
+    return bad(
+        fmt::format("an expert has {} copies, logical_to_physical has room for {}: use copies_max {}, or {}, "
+                    "which is enough for any plan",
+                    tables->copies_max, copies_max, tables->copies_max, shape.ranks));
   }
   const auto from = static_cast<std::size_t>(tables->copies_max), to = static_cast<std::size_t>(copies_max);
   for (std::size_t row = 0; row < tables->logical_count.size(); ++row) {
     const auto first = tables->logical_to_physical.begin() + static_cast<std::ptrdiff_t>(row * from);
-    std::int32_t* out = std::copy(first, first + static_cast<std::ptrdiff_t>(from), logical_to_physical + row * to);
+    std::int32_t* out =
+        std::copy(first, first + static_cast<std::ptrdiff_t>(from), logical_to_physical + row * to);
     std::fill(out, logical_to_physical + (row + 1) * to, -1);
   }
   std::ranges::copy(tables->logical_count, logical_count);

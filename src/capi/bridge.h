@@ -59,9 +59,10 @@ base::Result<T> options_of(const T* given, const T& defaults, const char* defaul
   T out = defaults;
   if (given == nullptr) return out;
   if (given->struct_bytes < sizeof(given->struct_bytes) || given->struct_bytes > sizeof(T)) {
-    return bad(fmt::format("struct_bytes is {}, this library's is {}: fill the struct with {} first, and use a library "
-                           "that is as new as the header",
-                           given->struct_bytes, sizeof(T), default_function));
+    return bad(fmt::format(
+        "struct_bytes is {}, this library's is {}: fill the struct with {} first, and use a library "
+        "that is as new as the header",
+        given->struct_bytes, sizeof(T), default_function));
   }
   std::memcpy(static_cast<void*>(&out), given, given->struct_bytes);
   out.struct_bytes = static_cast<std::uint32_t>(sizeof(T));
@@ -77,17 +78,23 @@ template <class Work>
 base::Status with_loads(const void* loads, std::int32_t load_type, Work&& work) {
   TRIMTAB_TRY(need(loads, "loads"));
   switch (load_type) {
-    case TRIMTAB_INT32: return work(static_cast<const std::int32_t*>(loads));
-    case TRIMTAB_INT64: return work(static_cast<const std::int64_t*>(loads));
-    case TRIMTAB_FLOAT: return work(static_cast<const float*>(loads));
-    case TRIMTAB_DOUBLE: return work(static_cast<const double*>(loads));
+    case TRIMTAB_INT32:
+      return work(static_cast<const std::int32_t*>(loads));
+    case TRIMTAB_INT64:
+      return work(static_cast<const std::int64_t*>(loads));
+    case TRIMTAB_FLOAT:
+      return work(static_cast<const float*>(loads));
+    case TRIMTAB_DOUBLE:
+      return work(static_cast<const double*>(loads));
     default:
-      return bad(fmt::format("load_type {} is none of TRIMTAB_INT32 (0), INT64 (1), FLOAT (2), DOUBLE (3)", load_type));
+      return bad(fmt::format("load_type {} is none of TRIMTAB_INT32 (0), INT64 (1), FLOAT (2), DOUBLE (3)",
+                             load_type));
   }
 }
 
 /// logical_to_physical [layers, experts, copies_max] and logical_count [layers, experts] of maps.
-base::Status write_tables(const experts::Shape& shape, std::span<const std::int32_t> maps, std::int32_t copies_max,
-                          std::int32_t* logical_to_physical, std::int32_t* logical_count);
+base::Status write_tables(const experts::Shape& shape, std::span<const std::int32_t> maps,
+                          std::int32_t copies_max, std::int32_t* logical_to_physical,
+                          std::int32_t* logical_count);
 
 }  // namespace trimtab::capi

@@ -32,8 +32,8 @@ int32_t trimtab_tables(const trimtab_shape* shape, const int32_t* maps, int32_t 
     if (!checked) return tl::unexpected(checked.error());
     TRIMTAB_TRY(capi::need(maps, "maps"));
     if (layers < 1) return capi::bad(fmt::format("{} layers: there is at least one", layers));
-    return capi::write_tables(*checked, {maps, at(layers) * at(checked->slots)}, copies_max, logical_to_physical,
-                              logical_count);
+    return capi::write_tables(*checked, {maps, at(layers) * at(checked->slots)}, copies_max,
+                              logical_to_physical, logical_count);
   });
 }
 
@@ -42,8 +42,8 @@ int32_t trimtab_replica_of(int64_t rank, int64_t token, int32_t copies) {
   return experts::replica_of(rank, token, copies);
 }
 
-int32_t trimtab_shares_create(const trimtab_shape* shape, const int32_t* map, int32_t parts, trimtab_shares** out,
-                              char* error, size_t error_bytes) {
+int32_t trimtab_shares_create(const trimtab_shape* shape, const int32_t* map, int32_t parts,
+                              trimtab_shares** out, char* error, size_t error_bytes) {
   return capi::guarded(error, error_bytes, [&]() -> Status {
     TRIMTAB_TRY(capi::need(out, "out"));
     *out = nullptr;

@@ -107,7 +107,8 @@ void trimtab_worth_input_default(trimtab_worth_input* input) {
   if (input != nullptr) *input = default_worth();
 }
 
-int32_t trimtab_worth_of(const trimtab_worth_input* input, trimtab_worth* out, char* error, size_t error_bytes) {
+int32_t trimtab_worth_of(const trimtab_worth_input* input, trimtab_worth* out, char* error,
+                         size_t error_bytes) {
   return capi::guarded(error, error_bytes, [&]() -> Status {
     TRIMTAB_TRY(capi::need(input, "input"));
     TRIMTAB_TRY(capi::need(out, "out"));

@@ -53,8 +53,8 @@ void trimtab_move_options_default(trimtab_move_options* options) {
 
 int32_t trimtab_move_plan_create(const trimtab_shape* old, const int32_t* before, const trimtab_shape* shape,
                                  const int32_t* after, const int32_t* rank_before, const int32_t* lost,
-                                 int32_t lost_count, const trimtab_move_options* options, trimtab_move_plan** out,
-                                 char* error, size_t error_bytes) {
+                                 int32_t lost_count, const trimtab_move_options* options,
+                                 trimtab_move_plan** out, char* error, size_t error_bytes) {
   return capi::guarded(error, error_bytes, [&]() -> Status {
     TRIMTAB_TRY(capi::need(out, "out"));
     *out = nullptr;
@@ -114,8 +114,8 @@ int32_t trimtab_move_plan_batch_size(const trimtab_move_plan* plan, int32_t batc
   return has_batch(plan, batch) ? static_cast<std::int32_t>(plan->plan.batches[at(batch)].size()) : -1;
 }
 
-int32_t trimtab_move_plan_batch(const trimtab_move_plan* plan, int32_t batch, trimtab_move* moves, char* error,
-                                size_t error_bytes) {
+int32_t trimtab_move_plan_batch(const trimtab_move_plan* plan, int32_t batch, trimtab_move* moves,
+                                char* error, size_t error_bytes) {
   return capi::guarded(error, error_bytes, [&]() -> Status {
     TRIMTAB_TRY(capi::need(plan, "plan"));
     TRIMTAB_TRY(capi::need(moves, "moves"));
@@ -133,7 +133,8 @@ int32_t trimtab_move_plan_batch(const trimtab_move_plan* plan, int32_t batch, tr
   });
 }
 
-int32_t trimtab_move_plan_hosts(const trimtab_move_plan* plan, int64_t* counts, char* error, size_t error_bytes) {
+int32_t trimtab_move_plan_hosts(const trimtab_move_plan* plan, int64_t* counts, char* error,
+                                size_t error_bytes) {
   return capi::guarded(error, error_bytes, [&]() -> Status {
     TRIMTAB_TRY(capi::need(plan, "plan"));
     TRIMTAB_TRY(capi::need(counts, "counts"));
@@ -147,8 +148,8 @@ int32_t trimtab_move_plan_hosts(const trimtab_move_plan* plan, int64_t* counts, 
   });
 }
 
-int32_t trimtab_move_plan_valid(const trimtab_move_plan* plan, int32_t batch, int32_t running, int32_t* places,
-                                char* error, size_t error_bytes) {
+int32_t trimtab_move_plan_valid(const trimtab_move_plan* plan, int32_t batch, int32_t running,
+                                int32_t* places, char* error, size_t error_bytes) {
   return capi::guarded(error, error_bytes, [&]() -> Status {
     TRIMTAB_TRY(capi::need(plan, "plan"));
     TRIMTAB_TRY(capi::need(places, "places"));

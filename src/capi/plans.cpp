@@ -40,11 +40,13 @@ Status check_sizes(std::int32_t layers, std::int32_t current_slots, const std::i
   return {};
 }
 
-Result<std::vector<Plan>> plan(const Shape& shape, const void* loads, std::int32_t load_type, std::int32_t steps,
-                               std::int32_t layers, std::span<const std::int32_t> current, const Options& options) {
+Result<std::vector<Plan>> plan(const Shape& shape, const void* loads, std::int32_t load_type,
+                               std::int32_t steps, std::int32_t layers, std::span<const std::int32_t> current,
+                               const Options& options) {
   Result<std::vector<Plan>> plans;
   const Status status = capi::with_loads(loads, load_type, [&](const auto* typed) -> Status {
-    plans = trimtab::experts_host::plan_layers(shape, typed, steps, layers, current, options.plan, options.threads);
+    plans = trimtab::experts_host::plan_layers(shape, typed, steps, layers, current, options.plan,
+                                               options.threads);
     if (!plans) return tl::unexpected(plans.error());
     return {};
   });
@@ -52,11 +54,11 @@ Result<std::vector<Plan>> plan(const Shape& shape, const void* loads, std::int32
   return plans;
 }
 
-Result<LoadWindow> window_of(const Shape& shape, const void* loads, std::int32_t load_type, std::int32_t steps,
-                             std::int64_t step_stride) {
+Result<LoadWindow> window_of(const Shape& shape, const void* loads, std::int32_t load_type,
+                             std::int32_t steps, std::int64_t step_stride) {
   if (step_stride < shape.experts && steps > 1) {
-    return capi::bad(fmt::format("rows {} elements apart overlap: {} experts need step_stride {} or more", step_stride,
-                                 shape.experts, shape.experts));
+    return capi::bad(fmt::format("rows {} elements apart overlap: {} experts need step_stride {} or more",
+                                 step_stride, shape.experts, shape.experts));
   }
   std::vector<LoadWindow> window;
   const Status status = capi::with_loads(loads, load_type, [&](const auto* typed) -> Status {
@@ -98,7 +100,8 @@ int32_t trimtab_experts_abi(void) { return TRIMTAB_EXPERTS_ABI; }
 
 int64_t trimtab_physical_slots(int64_t expert_count, int64_t redundant, int64_t ranks) {
   constexpr std::int64_t kMax = std::int64_t{1} << 40;
-  if (expert_count < 0 || redundant < 0 || ranks < 1 || expert_count > kMax || redundant > kMax || ranks > kMax)
+  if (expert_count < 0 || redundant < 0 || ranks < 1 || expert_count > kMax || redundant > kMax ||
+      ranks > kMax)
     return -1;
   return experts::physical_slots(expert_count, redundant, ranks);
 }
@@ -189,10 +192,11 @@ int32_t trimtab_replan_ranks(const trimtab_shape* old, const int32_t* before, co
 }
 
 int32_t trimtab_rebalance_experts(const void* weight, int32_t load_type, int32_t layers, int32_t expert_count,
-                                  int32_t num_replicas, int32_t num_groups, int32_t num_nodes, int32_t num_gpus,
-                                  int32_t allow_global, int32_t threads, int32_t* physical_to_logical,
-                                  int32_t* logical_to_physical, int32_t copies_max, int32_t* logical_count,
-                                  char* error, size_t error_bytes) {
+                                  int32_t num_replicas, int32_t num_groups, int32_t num_nodes,
+                                  int32_t num_gpus, int32_t allow_global, int32_t threads,
+                                  int32_t* physical_to_logical, int32_t* logical_to_physical,
+                                  int32_t copies_max, int32_t* logical_count, char* error,
+                                  size_t error_bytes) {
   return capi::guarded(error, error_bytes, [&]() -> Status {
     Shape shape{.experts = expert_count,
                 .slots = num_replicas,
@@ -213,15 +217,17 @@ int32_t trimtab_rebalance_experts(const void* weight, int32_t load_type, int32_t
   });
 }
 
-int32_t trimtab_rebalance_global(const void* tokens_per_expert, int32_t load_type, int32_t steps, int32_t layers,
-                                 int32_t expert_count, int32_t num_physical, int32_t num_local_physical,
-                                 int32_t threads, int32_t* physical_to_logical, int32_t* logical_to_physical,
-                                 int32_t copies_max, int32_t* logical_count, char* error, size_t error_bytes) {
+int32_t trimtab_rebalance_global(const void* tokens_per_expert, int32_t load_type, int32_t steps,
+                                 int32_t layers, int32_t expert_count, int32_t num_physical,
+                                 int32_t num_local_physical, int32_t threads, int32_t* physical_to_logical,
+                                 int32_t* logical_to_physical, int32_t copies_max, int32_t* logical_count,
+                                 char* error, size_t error_bytes) {
   return capi::guarded(error, error_bytes, [&]() -> Status {
     if (num_local_physical < 1 || num_physical % num_local_physical != 0) {
-      return capi::bad(fmt::format("{} physical slots do not divide into ranks of {}: num_local_physical is slots per "
-                                   "rank",
-                                   num_physical, num_local_physical));
+      return capi::bad(
+          fmt::format("{} physical slots do not divide into ranks of {}: num_local_physical is slots per "
+                      "rank",
+                      num_physical, num_local_physical));
     }
     const Shape shape{.experts = expert_count,
                       .slots = num_physical,
@@ -234,8 +240,9 @@ int32_t trimtab_rebalance_global(const void* tokens_per_expert, int32_t load_typ
   });
 }
 
-int32_t trimtab_balance_of(const trimtab_shape* shape, const int32_t* maps, const void* loads, int32_t load_type,
-                           int32_t steps, int32_t layers, trimtab_balance* out, char* error, size_t error_bytes) {
+int32_t trimtab_balance_of(const trimtab_shape* shape, const int32_t* maps, const void* loads,
+                           int32_t load_type, int32_t steps, int32_t layers, trimtab_balance* out,
+                           char* error, size_t error_bytes) {
   return capi::guarded(error, error_bytes, [&]() -> Status {
     const auto checked = capi::checked_shape(shape);
     if (!checked) return tl::unexpected(checked.error());

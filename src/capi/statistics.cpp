@@ -32,7 +32,8 @@ trimtab_statistics_config config_of(const experts::StatisticsConfig& config) {
 
 trimtab::base::Result<experts::StatisticsConfig> config_of(const trimtab_statistics_config* given) {
   TRIMTAB_TRY(capi::need(given, "config"));
-  const auto filled = capi::options_of(given, config_of(experts::StatisticsConfig{}), "trimtab_statistics_preset");
+  const auto filled =
+      capi::options_of(given, config_of(experts::StatisticsConfig{}), "trimtab_statistics_preset");
   if (!filled) return tl::unexpected(filled.error());
   return experts::StatisticsConfig{.shape = capi::shape_of(filled->shape),
                                    .layers = filled->layers,
@@ -52,9 +53,9 @@ int32_t trimtab_statistics_preset(int32_t phase, int32_t expert_count, int32_t r
     TRIMTAB_TRY(capi::need(config, "config"));
     if (phase != TRIMTAB_PHASE_PREFILL && phase != TRIMTAB_PHASE_DECODE)
       return capi::bad(fmt::format("phase {} is neither prefill (0) nor decode (1)", phase));
-    const auto preset = experts::preset(phase == TRIMTAB_PHASE_PREFILL ? experts::Phase::kPrefill
-                                                                        : experts::Phase::kDecode,
-                                        expert_count, ranks, layers);
+    const auto preset =
+        experts::preset(phase == TRIMTAB_PHASE_PREFILL ? experts::Phase::kPrefill : experts::Phase::kDecode,
+                        expert_count, ranks, layers);
     TRIMTAB_TRY(experts::check(preset));
     *config = config_of(preset);
     return {};
@@ -87,8 +88,8 @@ int32_t trimtab_statistics_create(const trimtab_statistics_config* config, const
 
 void trimtab_statistics_destroy(trimtab_statistics* statistics) { delete statistics; }
 
-int32_t trimtab_statistics_set_map(trimtab_statistics* statistics, int32_t layer, const int32_t* map, char* error,
-                                   size_t error_bytes) {
+int32_t trimtab_statistics_set_map(trimtab_statistics* statistics, int32_t layer, const int32_t* map,
+                                   char* error, size_t error_bytes) {
   return capi::guarded(error, error_bytes, [&]() -> Status {
     TRIMTAB_TRY(capi::need(statistics, "statistics"));
     TRIMTAB_TRY(capi::need(map, "map"));

@@ -1,5 +1,4 @@
-#ifndef TRIMTAB_EXPERTS_H
-#define TRIMTAB_EXPERTS_H
+#pragma once
 
 /**
  * Expert balancing for engines in any language: plans, dispatch tables and shares, moves, statistics, drift.
@@ -333,6 +332,4 @@ TRIMTAB_API int32_t trimtab_worth_of(const trimtab_worth_input* input, trimtab_w
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -17,15 +17,15 @@ constexpr std::int64_t kSlotsMax = 1 << 20;
 
 base::Status check_slots(const Shape& shape) {
   const std::int64_t experts = shape.experts, slots = shape.slots, ranks = shape.ranks;
-  if (slots % ranks != 0) {
-    return bad(fmt::format("{} physical slots do not divide evenly over {} ranks: use {} ({} redundant)",
-                           slots, ranks, physical_slots(0, slots, ranks),
-                           physical_slots(0, slots, ranks) - experts));
-  }
   if (slots < experts) {
     return bad(
         fmt::format("{} physical slots cannot hold {} experts: every expert needs one; use at least {}",
                     slots, experts, physical_slots(experts, 0, ranks)));
+  }
+  if (slots % ranks != 0) {
+    return bad(fmt::format("{} physical slots do not divide evenly over {} ranks: use {} ({} redundant)",
+                           slots, ranks, physical_slots(0, slots, ranks),
+                           physical_slots(0, slots, ranks) - experts));
   }
   if (slots > experts * ranks) {
     return bad(fmt::format(

@@ -1,0 +1,12 @@
+# The shared library exports every function of the header and nothing else.
+execute_process(COMMAND ${NM} --dynamic --defined-only ${LIBRARY} OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX MATCHALL "[^ \n]+\n" symbols "${symbols}")
+list(TRANSFORM symbols STRIP)
+list(SORT symbols)
+file(READ ${HEADER} header)
+string(REGEX MATCHALL "TRIMTAB_API [a-z0-9_* ]+[ *](trimtab_[a-z0-9_]+)\\(" declared "${header}")
+list(TRANSFORM declared REPLACE ".*(trimtab_[a-z0-9_]+)\\($" "\\1")
+list(SORT declared)
+if(NOT "${symbols}" STREQUAL "${declared}")
+  message(FATAL_ERROR "exported:\n${symbols}\ndeclared:\n${declared}")
+endif()
