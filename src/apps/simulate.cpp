@@ -101,10 +101,9 @@ base::Result<std::vector<Run>> run_all(model::Scenario scenario, const model::Tr
         scenario.cluster.decode.policy = policy;
         scenario.cluster.prefill.assignment = assignment;
         scenario.cluster.prefill.order = order;
-        for (const double rate : options.rates) {
-          if (options.capacity && &rate != &options.rates.front()) continue;
+        for (std::size_t i = 0; i < (options.capacity ? 1 : options.rates.size()); ++i) {
           auto run = options.capacity ? capacity_of(scenario, trace, options)
-                                      : run_one(scenario, trace, options, rate);
+                                      : run_one(scenario, trace, options, options.rates[i]);
           if (!run) return tl::unexpected<base::Error>(run.error());
           runs.push_back(std::move(*run));
         }

@@ -59,6 +59,18 @@ def test_rates_and_policies_compare_and_every_request_ends(files):
     assert runs[0]['decode_steps']['share_of_ideal'] >= runs[2]['decode_steps']['share_of_ideal']
 
 
+def test_capacity_is_the_same_twice_and_pulling_is_ahead_of_pushing_at_random(files):
+    def found():
+        out = simulate(files[0], '--trace', files[1], '--capacity', '--prefill-assignment', 'random', 'pull', '--json')
+        assert out.returncode == 0, out.stderr
+        return {run['prefill'].split()[0]: run['rate'] for run in json.loads(out.stdout)['runs']}
+    rates = found()
+    assert rates == found()
+    assert rates['pull'] > rates['random'] > 0
+    table = simulate(files[0], '--trace', files[1], '--capacity', '--one-queue')
+    assert '90 % of every tier' in table.stdout and 'one queue' in table.stdout, table.stderr
+
+
 def test_exact_and_fast_agree_and_a_run_twice_is_the_same(files):
     def run(*extra):
         return json.loads(simulate(files[0], '--trace', files[1], '--json', *extra).stdout)['runs'][0]
