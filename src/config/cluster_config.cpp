@@ -107,6 +107,41 @@ std::string list(const std::vector<std::int64_t>& values) {
   return fmt::format("[{}]", fmt::join(values, ", "));
 }
 
+std::string prefill_toml(const model::PrefillConfig& p) {
+  std::string out;
+  const auto put = [&](std::string_view key, const std::string& value, std::string_view meaning) {
+    out += fmt::format("{} = {}  # {}\n", key, value, meaning);
+  };
+  const auto text = [](const std::string& value) { return "\"" + value + "\""; };
+  const auto number = [](auto value) { return fmt::format("{}", value); };
+  out += "\n[prefill]\n";
+  put("engines", number(p.engines), "DP groups");
+  put("ranks", number(p.ranks), "of each; they step together");
+  put("tier_bounds_tokens", list(p.tier_bounds_tokens), "by total context; one tier more than bounds");
+  put("tier_quota_caps_ms", list(p.tier_quota_caps_ms),
+      "cap on one batch's quota, per tier; empty: the step budget");
+  put("step_budget_ms", number(p.step_budget_ms),
+      "compute_quota_limit: what one step may cost; MIN over the group");
+  put("quota_scope", p.quota_scope == model::QuotaScope::kAttention ? "\"attention\"" : "\"whole_step\"",
+      "what the budget bounds");
+  put("chunk_tokens_max", number(p.chunk_tokens_max), "per rank and step");
+  put("chunk_tokens_min", number(p.chunk_tokens_min), "an otherwise empty step takes at least this much");
+  put("outstanding_steps", number(p.outstanding_steps),
+      "an engine pulls work until this many budgets per rank are assigned");
+  put("allocation_round_ms", number(p.allocation_round_ms), "engines are re-allocated to tiers this often");
+  put("order", text(p.order), "inside a tier: fifo, edf or arrival_plus_work");
+  put("assignment", text(p.assignment),
+      "pull, or how arriving work is pushed to a rank (docs/policies/prefill.md)");
+  put("help_below_percent", number(p.help_below_percent),
+      "pull: an engine filled less than this may serve a neighbouring tier; 0: never");
+  put("dualpath_ceiling_tokens", number(p.dualpath_ceiling_tokens),
+      "assignment dualpath: a rank with more unfinished tokens gets nothing");
+  put("aging_ms", number(p.aging_ms), "a request that waited this long goes first");
+  put("lease_ms", number(p.lease_ms), "pulled work of an engine that falls silent returns after this");
+  put("kv_blocks", number(p.kv_blocks), "KV arena of a rank, in blocks of 128 tokens");
+  return out;
+}
+
 }  // namespace
 
 void read_cluster(StrictTable& root, model::ClusterConfig& out) {
@@ -152,7 +187,6 @@ base::Status check_against_profile(const model::ClusterConfig& config, const mod
 }
 
 std::string cluster_config_toml(const model::ClusterConfig& c) {
-  const auto& p = c.prefill;
   std::string out;
   const auto put = [&](std::string_view key, const std::string& value, std::string_view meaning) {
     out += fmt::format("{} = {}  # {}\n", key, value, meaning);
@@ -178,31 +212,7 @@ std::string cluster_config_toml(const model::ClusterConfig& c) {
       "503 (529) when the predicted time to the first token is longer");
   put("request_timeout_ms", number(c.gateway.request_timeout_ms), "a request may take this long in all");
   put("api_key", text(c.gateway.api_key), "required of clients; empty: none");
-  out += "\n[prefill]\n";
-  put("engines", number(p.engines), "DP groups");
-  put("ranks", number(p.ranks), "of each; they step together");
-  put("tier_bounds_tokens", list(p.tier_bounds_tokens), "by total context; one tier more than bounds");
-  put("tier_quota_caps_ms", list(p.tier_quota_caps_ms),
-      "cap on one batch's quota, per tier; empty: the step budget");
-  put("step_budget_ms", number(p.step_budget_ms),
-      "compute_quota_limit: what one step may cost; MIN over the group");
-  put("quota_scope", p.quota_scope == model::QuotaScope::kAttention ? "\"attention\"" : "\"whole_step\"",
-      "what the budget bounds");
-  put("chunk_tokens_max", number(p.chunk_tokens_max), "per rank and step");
-  put("chunk_tokens_min", number(p.chunk_tokens_min), "an otherwise empty step takes at least this much");
-  put("outstanding_steps", number(p.outstanding_steps),
-      "an engine pulls work until this many budgets per rank are assigned");
-  put("allocation_round_ms", number(p.allocation_round_ms), "engines are re-allocated to tiers this often");
-  put("order", text(p.order), "inside a tier: fifo, edf or arrival_plus_work");
-  put("assignment", text(p.assignment),
-      "pull, or how arriving work is pushed to a rank (docs/policies/prefill.md)");
-  put("help_below_percent", number(p.help_below_percent),
-      "pull: an engine filled less than this may serve a neighbouring tier; 0: never");
-  put("dualpath_ceiling_tokens", number(p.dualpath_ceiling_tokens),
-      "assignment dualpath: a rank with more unfinished tokens gets nothing");
-  put("aging_ms", number(p.aging_ms), "a request that waited this long goes first");
-  put("lease_ms", number(p.lease_ms), "pulled work of an engine that falls silent returns after this");
-  put("kv_blocks", number(p.kv_blocks), "KV arena of a rank, in blocks of 128 tokens");
+  out += prefill_toml(c.prefill);
   out += "\n[decode]\n";
   put("groups", number(c.decode.groups), "DP groups");
   put("ranks", number(c.decode.ranks), "of each");
