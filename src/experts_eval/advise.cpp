@@ -36,9 +36,15 @@ base::Status check(const Loads& loads, const AdviseOptions& options) {
     return bad(fmt::format("expert bytes {}, step {} ns, link {} bytes a second: all must be positive",
                            options.expert_bytes, options.step_ns, options.link_bytes_per_second));
   }
-  if (options.window_steps < 1 || options.period_steps < 1) {
-    return bad(fmt::format("window {} and period {} steps: both must be at least 1", options.window_steps,
-                           options.period_steps));
+  if (!(options.moves_stall_share >= 0 && options.moves_stall_share <= 1)) {
+    return bad(fmt::format("stalling share of moves = {}: must lie in 0 to 1", options.moves_stall_share));
+  }
+  if (options.window_steps < 1 || options.period_steps.empty()) {
+    return bad(fmt::format("window {} steps, {} periods: there must be at least one of each",
+                           options.window_steps, options.period_steps.size()));
+  }
+  for (const std::int32_t period : options.period_steps) {
+    if (period < 1) return bad(fmt::format("a period of {} steps: must be at least 1", period));
   }
   if (loads.steps <= options.window_steps) {
     return bad(fmt::format(
@@ -91,6 +97,26 @@ std::int64_t moves_ns(double moves_per_layer, std::int32_t layers, std::int32_t 
   return std::llround(bytes / options.link_bytes_per_second * 1e9);
 }
 
+/// What serving this way saves and costs, from a score of it.
+void weigh(const Score& score, std::int32_t model_layers, const AdviseOptions& options, Advice& out) {
+  out.balance = score.of_sums;
+  out.moves_per_layer_step = score.moves, out.moves_per_plan = score.moves_per_plan;
+  out.plan_moves_ns = moves_ns(score.moves_per_plan, model_layers, out.ep_size, options);
+  out.step_saved_ratio = options.moe_step_share * (1 - out.balance / out.balance_none);
+  const auto step_ns = static_cast<double>(options.step_ns);
+  const double moving_ns = score.moves * model_layers * static_cast<double>(options.expert_bytes) /
+                           out.ep_size / options.link_bytes_per_second * 1e9;
+  out.step_saved_net_ratio = out.step_saved_ratio - options.moves_stall_share * moving_ns / step_ns;
+  const auto pays_after = [&](std::int64_t cost_ns) {
+    const double stall_ns = options.moves_stall_share * static_cast<double>(cost_ns);
+    if (stall_ns == 0) return 0.0;
+    const double saved_ns = out.step_saved_ratio * step_ns;
+    return saved_ns > 0 ? stall_ns / saved_ns : std::numeric_limits<double>::infinity();
+  };
+  out.break_even_steps = pays_after(out.first_moves_ns);
+  out.period_min_steps = pays_after(out.plan_moves_ns);
+}
+
 base::Result<Advice> advise_one(const Loads& loads, std::int32_t model_layers, const Shape& shape,
                                 double balance_none, const AdviseOptions& options) {
   experts::PlanOptions plan;
@@ -100,34 +126,26 @@ base::Result<Advice> advise_one(const Loads& loads, std::int32_t model_layers, c
   const Rule rule = own_rule("own", plan);
   RollingOptions rolling;
   rolling.window_steps = rolling.first_plan_step = options.window_steps;
-  rolling.period_steps = options.period_steps;
-  const auto score = roll(loads, shape, rule, rolling);
-  if (!score) return tl::unexpected(score.error());
   const auto still = roll(loads, shape, no_balancing(), rolling);
   if (!still) return tl::unexpected(still.error());
   const auto first = first_moves(loads, shape, rule, options.window_steps);
   if (!first) return tl::unexpected(first.error());
-
   Advice out;
   out.ep_size = shape.ranks, out.slots = shape.slots, out.slots_per_rank = shape.slots_per_rank();
   out.redundant = shape.redundant();
-  out.balance_none = balance_none, out.balance_static = still->of_sums, out.balance = score->of_sums;
+  out.balance_none = balance_none, out.balance_static = still->of_sums;
   out.memory_bytes = static_cast<std::int64_t>(shape.redundant()) * model_layers * options.expert_bytes;
   out.memory_bytes_per_rank = out.memory_bytes / shape.ranks;
-  out.moves_per_layer_step = score->moves, out.moves_per_plan = score->moves_per_plan;
   out.first_moves_ns = moves_ns(*first, model_layers, shape.ranks, options);
-  out.plan_moves_ns = moves_ns(score->moves_per_plan, model_layers, shape.ranks, options);
-  out.step_saved_ratio = options.moe_step_share * (1 - out.balance / balance_none);
-  const auto step_ns = static_cast<double>(options.step_ns);
-  out.step_saved_net_ratio =
-      out.step_saved_ratio - static_cast<double>(out.plan_moves_ns) / options.period_steps / step_ns;
-  const double saved_ns = out.step_saved_ratio * step_ns;
-  const auto pays_after = [&](std::int64_t cost_ns) {
-    if (cost_ns == 0) return 0.0;
-    return saved_ns > 0 ? static_cast<double>(cost_ns) / saved_ns : std::numeric_limits<double>::infinity();
-  };
-  out.break_even_steps = pays_after(out.first_moves_ns);
-  out.period_min_steps = pays_after(out.plan_moves_ns);
+  for (const std::int32_t period : options.period_steps) {
+    rolling.period_steps = period;
+    const auto score = roll(loads, shape, rule, rolling);
+    if (!score) return tl::unexpected(score.error());
+    Advice tried = out;
+    tried.period_steps = period;
+    weigh(*score, model_layers, options, tried);
+    if (out.period_steps == 0 || tried.step_saved_net_ratio > out.step_saved_net_ratio) out = tried;
+  }
   return out;
 }
 
@@ -192,11 +210,11 @@ std::string describe(const Advice& advice) {
           ? fmt::format("pays for the first move after {:.0f} steps", std::ceil(advice.break_even_steps))
           : std::string("never pays for its moves");
   return fmt::format(
-      "EP{}, {} slots ({} a rank, {} redundant): busiest over mean {:.3f} -> {:.3f}, {:.2f} % of a step "
-      "saved "
-      "({:.2f} % after moves), {:.2f} GB a rank ({:.1f} GB in all), {}{}",
-      advice.ep_size, advice.slots, advice.slots_per_rank, advice.redundant, advice.balance_none,
-      advice.balance, 100 * advice.step_saved_ratio, 100 * advice.step_saved_net_ratio,
+      "EP{}, {} slots ({} a rank, {} redundant), every {} steps: busiest over mean {:.3f} -> {:.3f}, {:.2f} "
+      "% of a step "
+      "saved ({:.2f} % after moves), {:.2f} GB a rank ({:.1f} GB in all), {}{}",
+      advice.ep_size, advice.slots, advice.slots_per_rank, advice.redundant, advice.period_steps,
+      advice.balance_none, advice.balance, 100 * advice.step_saved_ratio, 100 * advice.step_saved_net_ratio,
       static_cast<double>(advice.memory_bytes_per_rank) / 1e9, static_cast<double>(advice.memory_bytes) / 1e9,
       gain, advice.knee ? "; the knee of the curve" : "");
 }

@@ -22,7 +22,12 @@ struct AdviseOptions {
   double moe_step_share = 0.1;  // of a step without balancing: the part that waits for the busiest rank
   std::int64_t step_ns = 60'000'000;
   double link_bytes_per_second = 50e9;  // of one rank, while experts move
-  std::int32_t window_steps = 40, period_steps = 5;
+  /// Part of the time of a move that the group stands still for: 1 when steps wait for it, near 0 when layers
+  /// move beside serving.
+  double moves_stall_share = 1;
+  std::int32_t window_steps = 40;
+  /// Steps between re-placements that are tried; each row takes the one that saves most after its moves.
+  std::vector<std::int32_t> period_steps{5, 25, 100};
   double recency_steps = 15;
   double move_price = -1;       // as PlanOptions'
   std::int32_t layers_max = 8;  // layers planned and scored, spread over the loads' layers; 0: all
@@ -31,6 +36,7 @@ struct AdviseOptions {
 /// One EP size with one number of slots.
 struct Advice {
   std::int32_t ep_size = 0, slots = 0, slots_per_rank = 0, redundant = 0;
+  std::int32_t period_steps = 0;  // the best of those tried
   double balance_none = 1;    // by number, with no more slots than needed: what there is without balancing
   double balance_static = 1;  // these slots by number, never re-placed
   double balance = 1;         // planned before each period, scored on the steps after it
@@ -42,7 +48,7 @@ struct Advice {
   double moves_per_layer_step = 0, moves_per_plan = 0;  // received copies, after the first plan
   std::int64_t first_moves_ns =
       0;  // the first re-placement from the map by number, every rank receiving its part
-  std::int64_t plan_moves_ns = 0;  // each later one, on average, if the group stood still for it
+  std::int64_t plan_moves_ns = 0;  // each later one, on average
   /// Steps until the first re-placement has paid for itself; infinite when it never does.
   double break_even_steps = 0;
   /// Shortest period at which later re-placements do not cost more than everything that balancing saves.
