@@ -1,6 +1,7 @@
 #include "apps/simulate_report.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -150,6 +151,12 @@ void print_losses(const std::vector<Run>& runs, const report::Style& style) {
   std::cout << "\n" << table.text(style);
 }
 
+std::int64_t memory_peak_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
+}
+
 }  // namespace
 
 void print_runs(const std::vector<Run>& runs, const model::Trace& trace, const model::Scenario& scenario,
@@ -173,7 +180,11 @@ std::string runs_json(const std::vector<Run>& runs, const model::Trace& trace,
                       const model::Scenario& scenario) {
   json all = json::array();
   for (const Run& run : runs) all.push_back(run_json(run));
-  return json{{"trace", trace.name}, {"profile", scenario.profile.name}, {"runs", all}}.dump(1);
+  return json{{"trace", trace.name},
+              {"profile", scenario.profile.name},
+              {"memory_peak_bytes", memory_peak_bytes()},
+              {"runs", all}}
+      .dump(1);
 }
 
 }  // namespace trimtab::apps

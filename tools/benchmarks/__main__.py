@@ -3,7 +3,7 @@ import argparse
 import json
 import sys
 
-from benchmarks import engine, gateway, kv, policy, text
+from benchmarks import engine, gateway, kv, policy, sim, text
 from benchmarks.report import ROOT, machine, markdown, print_table
 
 BENCHES = {
@@ -11,6 +11,7 @@ BENCHES = {
     'gateway': (gateway.run, 'CPU per request and per streamed token of the gateway with a fake engine'),
     'engine': (engine.run, 'tokens per second of the reference engine on one thread'),
     'kv': (kv.run, 'block keys, prefix matches and pool transfers'),
+    'sim': (sim.run, 'the simulator beside DynoSim, and what each prefill policy can take (needs a trace)'),
     'text': (text.run, 'tokenizer throughput beside the PyPI tokenizers wheel'),
 }
 
