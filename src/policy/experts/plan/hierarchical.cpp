@@ -85,24 +85,80 @@ struct Parts {
   }
 };
 
+/// Plans node `n` into its part. `cap`: most received copies.
+base::Status plan_part(const Node& node, std::size_t n, const LoadWindow& window, const PlanOptions& options,
+                       std::int32_t cap, Parts& parts) {
+  PlanOptions with = options;
+  with.scope = Scope::kGlobal;
+  with.moves_max = cap;
+  const auto part_window = node.window(window);
+  if (!part_window) return tl::unexpected(part_window.error());
+  auto plan = plan_layer(node.shape, *part_window, node.current, with);
+  if (!plan) return tl::unexpected(plan.error());
+  parts.received[n] = plan->reason.received;
+  parts.reason.swaps += plan->reason.swaps;
+  parts.reason.replacements += plan->reason.replacements;
+  parts.reason.walk_steps += plan->reason.walk_steps;
+  for (std::int32_t& expert : plan->map) expert = node.members[at(expert)];
+  parts.maps[n] = std::move(plan->map);
+  return {};
+}
+
 /// `caps`: most received copies of each node; empty: the options' own.
 base::Result<Parts> plan_parts(const std::vector<Node>& nodes, const LoadWindow& window,
                                const PlanOptions& options, std::span<const std::int32_t> caps) {
-  Parts parts;
+  Parts parts{std::vector<SlotMap>(nodes.size()), std::vector<std::int64_t>(nodes.size()), {}};
   for (std::size_t n = 0; n < nodes.size(); ++n) {
-    PlanOptions with = options;
-    with.scope = Scope::kGlobal;
-    if (!caps.empty()) with.moves_max = caps[n];
-    const auto part_window = nodes[n].window(window);
-    if (!part_window) return tl::unexpected(part_window.error());
-    auto plan = plan_layer(nodes[n].shape, *part_window, nodes[n].current, with);
-    if (!plan) return tl::unexpected(plan.error());
-    parts.received.push_back(plan->reason.received);
-    parts.reason.swaps += plan->reason.swaps;
-    parts.reason.replacements += plan->reason.replacements;
-    parts.reason.walk_steps += plan->reason.walk_steps;
-    for (std::int32_t& expert : plan->map) expert = nodes[n].members[at(expert)];
-    parts.maps.push_back(std::move(plan->map));
+    TRIMTAB_TRY(plan_part(nodes[n], n, window, options, caps.empty() ? options.moves_max : caps[n], parts));
+  }
+  return parts;
+}
+
+/// The busiest rank of one node in every step, [steps].
+std::vector<double> peaks_of(const Shape& node, const Shape& whole, const SlotMap& map,
+                             const LoadWindow& window) {
+  std::vector<std::int32_t> copies = copies_of(whole, map);
+  const auto steps = static_cast<std::size_t>(window.steps());
+  std::vector<double> peaks(steps), load(steps);
+  for (std::int32_t rank = 0, slot = 0; rank < node.ranks; ++rank) {
+    std::ranges::fill(load, 0.0);
+    for (std::int32_t i = 0; i < node.slots_per_rank(); ++i, ++slot) {
+      const std::int32_t expert = map[at(slot)];
+      const std::span<const float> of = window.of(expert);
+      for (std::size_t step = 0; step < steps; ++step) {
+        load[step] += static_cast<double>(of[step]) / copies[at(expert)];
+      }
+    }
+    for (std::size_t step = 0; step < steps; ++step) peaks[step] = std::max(peaks[step], load[step]);
+  }
+  return peaks;
+}
+
+/// All nodes quickly first; then, with all the effort, those that are the busiest in some step, until none is
+/// left that was planned quickly. The others set no pace, and mostly it is one group that is hot.
+base::Result<Parts> plan_fresh(const Shape& shape, const std::vector<Node>& nodes, const LoadWindow& window,
+                               const PlanOptions& options) {
+  PlanOptions quick = options;
+  quick.effort = Effort::kFast;
+  auto parts = plan_parts(nodes, window, quick, {});
+  if (!parts || options.effort == Effort::kFast) return parts;
+  std::vector<std::vector<double>> peaks(nodes.size());
+  for (std::size_t n = 0; n < nodes.size(); ++n)
+    peaks[n] = peaks_of(nodes[n].shape, shape, parts->maps[n], window);
+  std::vector<bool> thorough(nodes.size());
+  for (std::size_t step = 0; step < static_cast<std::size_t>(window.steps());) {
+    std::size_t busiest = 0;
+    for (std::size_t n = 1; n < nodes.size(); ++n) {
+      if (peaks[n][step] > peaks[busiest][step]) busiest = n;
+    }
+    if (thorough[busiest]) {
+      ++step;
+      continue;
+    }
+    thorough[busiest] = true;
+    TRIMTAB_TRY(plan_part(nodes[busiest], busiest, window, options, options.moves_max, *parts));
+    peaks[busiest] = peaks_of(nodes[busiest].shape, shape, parts->maps[busiest], window);
+    step = 0;
   }
   return parts;
 }
@@ -175,7 +231,7 @@ base::Result<Plan> plan_hierarchical(const Shape& shape, const LoadWindow& windo
       incremental ? nodes_of_groups(shape, current) : std::vector<std::int32_t>{};
   PlanOptions fresh = options;
   fresh.start = Start::kFresh;
-  auto parts = kept.empty() ? plan_parts(split(shape, pack_groups(shape, window), {}), window, fresh, {})
+  auto parts = kept.empty() ? plan_fresh(shape, split(shape, pack_groups(shape, window), {}), window, fresh)
                             : plan_incremental(shape, window, kept, current, options);
   if (!parts) return tl::unexpected(parts.error());
   Plan plan{parts->whole(), parts->reason};
