@@ -21,22 +21,37 @@ std::int64_t copy_ns(std::int64_t bytes, std::int64_t bytes_per_s) {
   return ns > kMax ? kMax : static_cast<std::int64_t>(ns);
 }
 
-bool uses_staging(const MovePlan& plan) { return plan.staging_used > 0; }
-
-/// What the rounds so far hold: per round, time by host, and whether a layer in it uses staging.
-struct RoundLoad {
+/// What one batch of a layer, or one round of several, asks of the hosts.
+struct Load {
   std::vector<HostTime> hosts;
-  bool staging = false;
+  std::vector<bool> staging;  // [hosts]: something lies in its staging slots
 };
 
-bool fits(const std::vector<RoundLoad>& rounds, std::size_t start, const MovePlan& plan,
-          const std::vector<std::vector<HostTime>>& needs, std::int64_t limit_ns) {
+std::vector<Load> loads_of(const MovePlan& plan, const MoveCosts& costs) {
+  std::vector<Load> loads;
+  // From the first batch that writes into a host's staging to the last one that reads it.
+  std::vector<std::size_t> first(at(plan.hosts), plan.batches.size()), last(at(plan.hosts));
+  for (std::size_t i = 0; i < plan.batches.size(); ++i) {
+    loads.push_back({host_times(plan, plan.batches[i], costs), std::vector<bool>(at(plan.hosts))});
+    for (const Move& move : plan.batches[i]) {
+      if (move.to.slot >= plan.width) first[at(move.to.host)] = std::min(first[at(move.to.host)], i);
+      if (move.from.slot >= plan.width) last[at(move.from.host)] = i;
+    }
+  }
+  for (std::size_t host = 0; host < first.size(); ++host) {
+    for (std::size_t i = first[host]; i < loads.size() && i <= last[host]; ++i) loads[i].staging[host] = true;
+  }
+  return loads;
+}
+
+bool fits(const std::vector<Load>& rounds, std::size_t start, const std::vector<Load>& needs,
+          std::int64_t limit_ns) {
   for (std::size_t i = 0; i < needs.size() && start + i < rounds.size(); ++i) {
-    const RoundLoad& round = rounds[start + i];
-    if (round.staging && uses_staging(plan)) return false;
-    for (std::size_t host = 0; host < needs[i].size(); ++host) {
+    const Load& round = rounds[start + i];
+    for (std::size_t host = 0; host < round.hosts.size(); ++host) {
+      if (round.staging[host] && needs[i].staging[host]) return false;
       HostTime together = round.hosts[host];
-      together += needs[i][host];
+      together += needs[i].hosts[host];
       if (limit_ns > 0 && together.ns() > limit_ns) return false;
     }
   }
@@ -101,7 +116,7 @@ base::Result<MoveSchedule> schedule_layers(std::span<const MovePlan> plans, cons
   std::int64_t limit_ns = budget.stall_ns;
   if (limit_ns > 0) limit_ns = std::max({limit_ns, costs->link_ns, costs->node_link_ns, costs->local_ns});
   MoveSchedule schedule;
-  std::vector<RoundLoad> rounds;
+  std::vector<Load> rounds;
   std::size_t earliest = 0;
   for (std::size_t layer = 0; layer < plans.size(); ++layer) {
     const MovePlan& plan = plans[layer];
@@ -113,24 +128,23 @@ base::Result<MoveSchedule> schedule_layers(std::span<const MovePlan> plans, cons
       return bad(fmt::format("layer {} was planned for copies of {} bytes, the budget says {}", layer,
                              plan.bytes_per_copy, budget.bytes_per_copy));
     }
-    std::vector<std::vector<HostTime>> needs;
-    for (const MoveBatch& batch : plan.batches) needs.push_back(host_times(plan, batch, *costs));
+    const std::vector<Load> needs = loads_of(plan, *costs);
     if (needs.empty()) continue;
     // Layers start in order, so that a host which follows the list never goes back.
     std::size_t start = earliest;
-    while (!fits(rounds, start, plan, needs, limit_ns)) ++start;
+    while (!fits(rounds, start, needs, limit_ns)) ++start;
     earliest = start;
     for (std::size_t i = 0; i < needs.size(); ++i) {
       if (start + i == rounds.size()) {
-        rounds.push_back({std::vector<HostTime>(at(plan.hosts)), false});
+        rounds.push_back({std::vector<HostTime>(at(plan.hosts)), std::vector<bool>(at(plan.hosts))});
         schedule.rounds.emplace_back();
       }
-      RoundLoad& round = rounds[start + i];
-      for (std::size_t host = 0; host < needs[i].size(); ++host) {
-        round.hosts[host] += needs[i][host];
+      Load& round = rounds[start + i];
+      for (std::size_t host = 0; host < round.hosts.size(); ++host) {
+        round.hosts[host] += needs[i].hosts[host];
+        round.staging[host] = round.staging[host] || needs[i].staging[host];
         schedule.stall_ns = std::max(schedule.stall_ns, round.hosts[host].ns());
       }
-      round.staging = round.staging || uses_staging(plan);
       schedule.rounds[start + i].push_back({static_cast<std::int32_t>(layer), static_cast<std::int32_t>(i)});
     }
   }

@@ -36,8 +36,8 @@ struct MoveSchedule {
 };
 
 /// Layers in order, as many together as the budget's stall allows (a re-placement of few copies is mostly
-/// layers with one). The staging slots are shared by all layers: only one layer that uses them moves at a
-/// time. Plans must have one budget and one set of hosts.
+/// layers with one). The staging slots are shared by all layers: on each host, one layer at a time has
+/// something there. Plans must have one budget and one set of hosts.
 base::Result<MoveSchedule> schedule_layers(std::span<const MovePlan> plans, const MoveBudget& budget);
 
 /// Nanoseconds of one copy under a budget; 0 without a speed.

@@ -55,6 +55,20 @@ TEST(Costs, BytesOverSpeedRoundedUp) {
   EXPECT_EQ(costs_of({})->link_ns, 0);
 }
 
+/// Hosts in whose staging the layer has something that is still to be read, before or while a batch runs.
+std::set<std::int32_t> staged_hosts(const MovePlan& plan, std::int32_t batch) {
+  std::set<std::int32_t> hosts;
+  const auto valid = valid_places(plan, batch, false);
+  for (std::size_t i = 0; i < valid.size(); ++i) {
+    if (static_cast<std::int32_t>(i) % plan.places_per_host() >= plan.width && valid[i] >= 0)
+      hosts.insert(static_cast<std::int32_t>(i) / plan.places_per_host());
+  }
+  for (const Move& move : plan.batches[at(batch)]) {
+    if (move.to.slot >= plan.width) hosts.insert(move.to.host);
+  }
+  return hosts;
+}
+
 RC_GTEST_PROP(Schedule, EveryBatchOnceInOrderWithinTheStall, (std::uint64_t seed)) {
   base::Prng prng(seed);
   const MoveBudget budget =
@@ -68,15 +82,14 @@ RC_GTEST_PROP(Schedule, EveryBatchOnceInOrderWithinTheStall, (std::uint64_t seed
   for (const MoveRound& round : schedule->rounds) {
     RC_ASSERT(!round.empty());
     std::vector<HostTime> times(8);
-    int staging = 0;
+    std::set<std::int32_t> staging;
     for (const LayerBatch& item : round) {
       RC_ASSERT(next[at(item.layer)]++ == item.batch);
       const MovePlan& plan = plans[at(item.layer)];
       const auto add = host_times(plan, plan.batches[at(item.batch)], *costs);
       for (std::size_t host = 0; host < times.size(); ++host) times[host] += add[host];
-      staging += plan.staging_used > 0 ? 1 : 0;
+      for (const std::int32_t host : staged_hosts(plan, item.batch)) RC_ASSERT(staging.insert(host).second);
     }
-    RC_ASSERT(staging <= 1);
     for (const HostTime& host : times) {
       const std::int64_t slice = (host.ns() + schedule->slices - 1) / schedule->slices;
       RC_ASSERT(slice <= schedule->stall_ns);
@@ -85,6 +98,15 @@ RC_GTEST_PROP(Schedule, EveryBatchOnceInOrderWithinTheStall, (std::uint64_t seed
   }
   for (std::size_t layer = 0; layer < plans.size(); ++layer)
     RC_ASSERT(at(next[layer]) == plans[layer].batches.size());
+  // A layer that is under way is never left waiting with its staging held.
+  std::vector<std::int32_t> last_round(plans.size(), -1);
+  for (std::size_t r = 0; r < schedule->rounds.size(); ++r) {
+    for (const LayerBatch& item : schedule->rounds[r]) {
+      std::int32_t& last = last_round[at(item.layer)];
+      RC_ASSERT(last < 0 || last + 1 == static_cast<std::int32_t>(r));
+      last = static_cast<std::int32_t>(r);
+    }
+  }
 }
 
 /// One layer in which rank `to` takes a copy of expert `from` in place of a second copy of its own.

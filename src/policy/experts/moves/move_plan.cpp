@@ -254,6 +254,19 @@ std::vector<std::int32_t> valid_places(const MovePlan& plan, std::int32_t batch,
   for (std::int32_t i = 0; i < batch; ++i) {
     for (const Move& move : plan.batches[at(i)]) valid[place(move)] = move.expert;
   }
+  // Staging that no batch reads any more is free, for this layer or another.
+  std::vector<bool> read(valid.size()), rewritten(valid.size());
+  for (std::size_t i = at(batch); i < plan.batches.size(); ++i) {
+    for (const Move& move : plan.batches[i]) {
+      if (move.kind == MoveKind::kReload) continue;
+      const std::size_t from = at(move.from.host) * at(plan.places_per_host()) + at(move.from.slot);
+      if (!rewritten[from]) read[from] = true;
+    }
+    for (const Move& move : plan.batches[i]) rewritten[place(move)] = true;
+  }
+  for (std::size_t i = 0; i < valid.size(); ++i) {
+    if (static_cast<std::int32_t>(i) % plan.places_per_host() >= plan.width && !read[i]) valid[i] = -1;
+  }
   if (running) {
     for (const Move& move : plan.batches[at(batch)]) valid[place(move)] = -1;
   }

@@ -18,8 +18,9 @@ Shape shape_of(const benchmark::State& state) {
   return {.experts = 384, .slots = 384 + redundant, .ranks = ranks, .nodes = 1, .groups = 1};
 }
 
-MoveOptions options() {
+MoveOptions options(std::int64_t staging = 1) {
   MoveOptions out;
+  out.staging_slots = static_cast<std::int32_t>(staging);
   out.budget = {.bytes_per_copy = 18'800'000,
                 .link_bytes_per_s = 50'000'000'000,
                 .node_link_bytes_per_s = 0,
@@ -44,7 +45,7 @@ void plan_moves_of_a_layer(benchmark::State& state) {
   const SlotMap before = initial_map(shape), after = changed(before, state.range(2), prng);
   std::int64_t received = 0, batches = 0;
   for (auto _ : state) {
-    const auto plan = plan_moves({shape, shape, before, after, {}, {}, options()});
+    const auto plan = plan_moves({shape, shape, before, after, {}, {}, options(state.range(3))});
     received = plan->received();
     batches = static_cast<std::int64_t>(plan->batches.size());
   }
@@ -52,12 +53,12 @@ void plan_moves_of_a_layer(benchmark::State& state) {
   state.counters["batches"] = static_cast<double>(batches);
 }
 BENCHMARK(plan_moves_of_a_layer)
-    ->ArgNames({"ranks", "redundant", "changes"})
-    ->Args({8, 32, 1})
-    ->Args({64, 64, 2})
-    ->Args({4, 16, -1})
-    ->Args({8, 32, -1})
-    ->Args({64, 64, -1});
+    ->ArgNames({"ranks", "redundant", "changes", "staging"})
+    ->Args({8, 32, 1, 1})
+    ->Args({64, 64, 2, 1})
+    ->ArgsProduct({{4}, {16}, {-1}, {1, 4}})
+    ->ArgsProduct({{8}, {32}, {-1}, {1, 4}})
+    ->ArgsProduct({{64}, {64}, {-1}, {1, 4}});
 
 void fold_one_step(benchmark::State& state) {
   StatisticsConfig config;
