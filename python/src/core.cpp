@@ -7,6 +7,7 @@
 
 #include "binding.h"
 #include "config/profile.h"
+#include "experts_arrays.h"
 #include "kv/key_chain.h"
 #include "policy/cost/cost_model.h"
 #include "policy/prefill/tiers.h"
@@ -118,6 +119,12 @@ NB_MODULE(_core, m) {
       },
       "profile"_a, "width"_a, "height"_a, "Placeholder tokens that an image takes in the prompt.");
   bind_decode(m);
+  nb::module_ experts = m.def_submodule("experts", "Expert balancing; trimtab.experts is its face.");
+  bind_experts_plan(experts);
+  bind_experts_advise(experts);
+  bind_experts_dispatch(experts);
+  bind_experts_runtime(experts);
+  bind_experts_evaluation(experts);
 }
 
 }  // namespace trimtab::python

@@ -3,15 +3,15 @@ import argparse
 import json
 import sys
 
-from benchmarks import engine, gateway, kv, policy, sim, text
+from benchmarks import engine, experts, gateway, kv, policy, text
 from benchmarks.report import ROOT, machine, markdown, print_table
 
 BENCHES = {
     'policy': (policy.run, 'decisions: prefill pull, decode choice, chunk solve, hash chain; gateway CPU per request and token'),
     'gateway': (gateway.run, 'CPU per request and per streamed token of the gateway with a fake engine'),
     'engine': (engine.run, 'tokens per second of the reference engine on one thread'),
+    'experts': (experts.run, 'expert balancing: plans, dispatch, moves and time beside DeepInfer, vLLM and SGLang (minutes; --quick)'),
     'kv': (kv.run, 'block keys, prefix matches and pool transfers'),
-    'sim': (sim.run, 'the simulator beside DynoSim, and what each prefill policy can take (needs a trace)'),
     'text': (text.run, 'tokenizer throughput beside the PyPI tokenizers wheel'),
 }
 
@@ -36,9 +36,11 @@ def main():
     parser.add_argument('--trace', metavar='PATH', help='a recorded trace (Mooncake jsonl) to draw prompt lengths from; '
                         'without it each bench generates its own load')
     parser.add_argument('--publish', action='store_true', help='run every benchmark and write docs/benchmarks.md')
+    parser.add_argument('--quick', action='store_true', help='experts: few seeds and layers, to see that all runs')
+    parser.add_argument('--only', metavar='SECTIONS', help='experts: some of its sections, by comma; a wrong name lists them')
     arguments = parser.parse_args()
     if arguments.publish:
-        sections = [markdown(report(name, arguments)) for name in ('policy', 'engine', 'kv', 'text')]
+        sections = [markdown(report(name, arguments)) for name in ('policy', 'engine', 'kv', 'text', 'experts')]
         (ROOT / 'docs/benchmarks.md').write_text(HEAD.format(**machine()) + '\n'.join(sections))
         return 0
     if arguments.list or arguments.name is None:

@@ -116,7 +116,8 @@ def _interpreter():
 class Peers:
     """The peers that can be had, in one worker process. `missing` says for each other one why not."""
 
-    def __init__(self, names=tuple(PEERS), say=lambda line: print(line, file=sys.stderr)):
+    def __init__(self, names=tuple(PEERS), say=lambda line: print(line, file=sys.stderr), fetching=True):
+        """fetching: False takes only what was fetched before, so that tests ask no registry."""
         self.missing, roots, self._worker = {}, [], None
         self.present = set()
         CACHE.mkdir(parents=True, exist_ok=True)
@@ -128,12 +129,15 @@ class Peers:
         for name in names:
             try:
                 if not (CACHE / '{}-{}/.complete'.format(*PEERS[name][:2])).exists():
+                    if not fetching:
+                        raise Unavailable(f'{name} has not been fetched: tools/setup --peers does')
                     say(f'peers: fetching {name} {PEERS[name][1]} from PyPI')
                 roots.append(str(fetch(name)))
                 self.present.add(name)
             except Unavailable as reason:
                 self.missing[name] = str(reason)
-        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(roots), OMP_NUM_THREADS='1', MKL_NUM_THREADS='1', OPENBLAS_NUM_THREADS='1')
+        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(roots), OMP_NUM_THREADS='1', MKL_NUM_THREADS='1',
+                           OPENBLAS_NUM_THREADS='1')
         worker = pathlib.Path(__file__).with_name('peers_worker.py')
         self._worker = subprocess.Popen([python, str(worker)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
@@ -152,11 +156,15 @@ class Peers:
     def has(self, algorithm):
         return ALGORITHMS[algorithm] in self.present
 
+    def reason(self, algorithm):
+        """Why an algorithm cannot be had."""
+        return self.missing[ALGORITHMS[algorithm]]
+
     def plan(self, algorithm, loads, num_physical, num_ranks, num_groups=1, num_nodes=1, repeats=1):
         """loads [steps, layers, experts]; planners without a window get the sum over steps. Returns physical_to_logical [layers,
         slots], the other tables that the peer returns, and the thread CPU seconds of each repetition."""
         if not self.has(algorithm):
-            raise Unavailable(self.missing[ALGORITHMS[algorithm]])
+            raise Unavailable(self.reason(algorithm))
         with tempfile.TemporaryDirectory() as folder:
             asked, answered = pathlib.Path(folder) / 'loads.npy', pathlib.Path(folder) / 'plan.npz'
             numpy.save(asked, loads)
@@ -172,3 +180,9 @@ class Peers:
                 raise RuntimeError(f'{algorithm}: {said["error"]}')
             with numpy.load(answered) as tables:
                 return {**{key: tables[key] for key in tables.files}, 'cpu_s': said['cpu_s']}
+
+
+if __name__ == '__main__':  # tools/setup --peers
+    with Peers() as peers:
+        for peer, why in peers.missing.items():
+            print(f'peers: {peer} cannot be had: {why}', file=sys.stderr)

@@ -26,7 +26,8 @@ def deepseek(loads, order):
     from sglang.srt.eplb.eplb_algorithms.deepseek import rebalance_experts
     weight = loads.sum(0)
     hierarchical = order['num_groups'] % order['num_nodes'] == 0
-    return lambda: rebalance_experts(weight, order['num_physical'], order['num_groups'], order['num_nodes'], order['num_ranks'], hierarchical)
+    return lambda: rebalance_experts(weight, order['num_physical'], order['num_groups'], order['num_nodes'], order['num_ranks'],
+                                     hierarchical)
 
 
 def sglang_vec(loads, order):

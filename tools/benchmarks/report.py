@@ -10,11 +10,13 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BENCH_DIR = ROOT / 'build/release/bench'
 
 
-def result(name, value, unit, goal=None, lower_is_better=True, peer=None, peer_value=None):
-    """One figure. `goal` is the bound that it must meet; `peer_value` is what a named peer or physical limit did in the same run."""
+def result(name, value, unit, goal=None, lower_is_better=True, peer=None, peer_value=None, **more):
+    """One figure. `goal` is the bound that it must meet; `peer_value` is what a named peer or physical limit did in the same run.
+    more: standard_error, note, or whatever else the JSON form should say."""
     met = None if goal is None else (value <= goal if lower_is_better else value >= goal)
     ratio = None if not peer_value else value / peer_value
-    return {'name': name, 'value': value, 'unit': unit, 'goal': goal, 'peer': peer, 'peer_value': peer_value, 'ratio': ratio, 'met': met}
+    return {'name': name, 'value': value, 'unit': unit, 'goal': goal, 'peer': peer, 'peer_value': peer_value, 'ratio': ratio, 'met': met,
+            **more}
 
 
 def machine():
@@ -53,18 +55,27 @@ def pick(times, prefix):
     raise KeyError(f'no figure {prefix!r}; the program has {sorted(times)}')
 
 
-def figure(value):
+def figure(value, places=None):
     if value is None:
         return ''
+    if places is not None:
+        return f'{value:.{places}f}'
     return f'{value:,.0f}' if abs(value) >= 1000 else f'{value:.3g}'
+
+
+def value_of(item):
+    """The value as printed, with its standard error when it has one. Balance differs in the third place: 'places' says so."""
+    error = item.get('standard_error')
+    return figure(item['value'], item.get('places')) + (f' +- {figure(error, item.get("places"))}' if error is not None else '')
 
 
 def print_table(report):
     rows = [('figure', 'value', 'unit', 'goal', 'met', 'peer', 'peer value', 'ratio')]
     for item in report['results']:
         met = {None: '', True: 'yes', False: 'NO'}[item['met']]
-        rows.append((item['name'], figure(item['value']), item['unit'], figure(item['goal']), met, item['peer'] or '',
-                     figure(item['peer_value']), figure(item['ratio'])))
+        places = item.get('places')
+        rows.append((item['name'], value_of(item), item['unit'], figure(item['goal'], places), met, item['peer'] or '',
+                     figure(item['peer_value'], places), figure(item['ratio'])))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     print(f"{report['bench']} on {report['machine']['cores']} x {report['machine']['cpu']}")
     for row in rows:
@@ -77,6 +88,7 @@ def markdown(report):
              '|---|---|---|---|---|---|---|---|']
     for item in report['results']:
         met = {None: '', True: 'yes', False: '**no**'}[item['met']]
-        lines.append(f"| {item['name']} | {figure(item['value'])} | {item['unit']} | {figure(item['goal'])} | {met} | {item['peer'] or ''} | "
-                     f"{figure(item['peer_value'])} | {figure(item['ratio'])} |")
+        places = item.get('places')
+        lines.append(f"| {item['name']} | {value_of(item)} | {item['unit']} | {figure(item['goal'], places)} | {met} | {item['peer'] or ''} | "
+                     f"{figure(item['peer_value'], places)} | {figure(item['ratio'])} |")
     return '\n'.join(lines) + '\n'
