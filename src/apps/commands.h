@@ -18,5 +18,6 @@ void add_roles(CLI::App& app);    // gateway, engine, encoder, kv-loader: the pr
 void add_tools(CLI::App& app);    // config, tokenize, logits
 void add_explain(CLI::App& app);  // explain, status
 void add_simulate(CLI::App& app);
+void add_replay(CLI::App& app);
 
 }  // namespace trimtab::apps

@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
   trimtab::apps::add_roles(app);
   trimtab::apps::add_explain(app);
   trimtab::apps::add_simulate(app);
+  trimtab::apps::add_replay(app);
   trimtab::apps::add_tools(app);
   CLI11_PARSE(app, argc, argv);
   return 0;
