@@ -3,7 +3,7 @@ import argparse
 import json
 import sys
 
-from benchmarks import engine, experts, gateway, kv, policy, text
+from benchmarks import engine, experts, gateway, kv, policy, sim, text
 from benchmarks.report import ROOT, machine, markdown, print_table
 
 BENCHES = {
@@ -12,6 +12,7 @@ BENCHES = {
     'engine': (engine.run, 'tokens per second of the reference engine on one thread'),
     'experts': (experts.run, 'expert balancing: plans, dispatch, moves and time beside DeepInfer, vLLM and SGLang (minutes; --quick)'),
     'kv': (kv.run, 'block keys, prefix matches and pool transfers'),
+    'sim': (sim.run, 'the simulator beside DynoSim, and what each prefill policy can take (needs a trace)'),
     'text': (text.run, 'tokenizer throughput beside the PyPI tokenizers wheel'),
 }
 
@@ -38,6 +39,7 @@ def main():
     parser.add_argument('--publish', action='store_true', help='run every benchmark and write docs/benchmarks.md')
     parser.add_argument('--quick', action='store_true', help='experts: few seeds and layers, to see that all runs')
     parser.add_argument('--only', metavar='SECTIONS', help='experts: some of its sections, by comma; a wrong name lists them')
+    parser.add_argument('--document', action='store_true', help='experts: write the figures that have a goal into docs/policies/experts.md')
     arguments = parser.parse_args()
     if arguments.publish:
         sections = [markdown(report(name, arguments)) for name in ('policy', 'engine', 'kv', 'text', 'experts')]
@@ -48,6 +50,8 @@ def main():
             print(f'{name:10} {what}')
         return 0 if arguments.list else 2
     measured = report(arguments.name, arguments)
+    if arguments.document:
+        experts.document(measured)
     if arguments.json:
         print(json.dumps(measured, indent=1))
     else:

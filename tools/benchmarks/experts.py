@@ -3,11 +3,13 @@
 Balance is busiest rank over mean rank (sums over steps); excess is balance - 1. Loads are trimtab's own: 384 experts, top-6, 256 tokens
 a rank and step. Options were tuned on seeds 0 to 2; the figures are of seeds 100 and up, differences paired by seed.
 """
+import re
 import sys
 import time
 
 from benchmarks import experts_plans, experts_rolling, experts_time
 from benchmarks.peers import Peers
+from benchmarks.report import ROOT, figure, value_of
 
 SECTIONS = {
     'rolling': experts_rolling.rolling,
@@ -45,3 +47,22 @@ def run(arguments):
             say(f'experts: {name}')
             results += SECTIONS[name](experts_plans.Scale(arguments.quick), peers, say)
     return results
+
+
+def document(report):
+    """Puts the figures that have a goal between the two marks of docs/policies/experts.md."""
+    machine = report['machine']
+    lines = [f'`./bench experts --document` on {machine["cores"]} cores, {machine["cpu"]}.', '', '| figure | ours | goal | met | peer | its value |',
+             '|---|---|---|---|---|---|']
+    for item in report['results']:
+        if item['goal'] is None:
+            continue
+        places = item.get('places')
+        unit = f' {item["unit"]}' if item['unit'] in ('%', 'us', 'ms', 'ms/layer', 'x') else ''
+        lines.append(f'| {item["name"]} | {value_of(item)}{unit} | {figure(item["goal"], places)} | {"yes" if item["met"] else "**no**"} | '
+                     f'{item["peer"] or ""} | {figure(item["peer_value"], places)} |')
+    path = ROOT / 'docs/policies/experts.md'
+    text, found = re.subn(r'(?s)(<!-- measured -->\n).*?(<!-- end -->)', lambda m: m[1] + '\n'.join(lines) + '\n' + m[2], path.read_text())
+    if found != 1:
+        raise SystemExit(f'bench: {path} has no <!-- measured --> ... <!-- end --> to write between')
+    path.write_text(text)

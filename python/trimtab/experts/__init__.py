@@ -24,5 +24,6 @@ __all__ = [
     # Re-placement
     'DriftDetector', 'Statistics', 'plan_moves', 'worth',
     # Evaluation
-    'advise', 'deepinfer_plan', 'deepseek_plan', 'held_out', 'in_window', 'nodes_per_token', 'rolling', 'synthetic_loads', 'weighted_rolling',
+    'advise', 'deepinfer_plan', 'deepseek_plan', 'held_out', 'in_window', 'nodes_per_token', 'rolling', 'synthetic_loads',
+    'weighted_rolling',
 ]
