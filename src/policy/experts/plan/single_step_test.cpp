@@ -61,6 +61,25 @@ TEST(PlanSingleStep, OneHotExpertIsOnEveryRankOnce) {
   EXPECT_EQ(duplicate_copies(shape, map), 0);
 }
 
+std::uint64_t digest(const SlotMap& map, std::uint64_t hash) {
+  for (const std::int32_t expert : map) hash = (hash ^ static_cast<std::uint64_t>(expert)) * 0x100000001b3ULL;
+  return hash;
+}
+
+TEST(PlanSingleStep, IsTheSameOnEveryMachine) {
+  base::Prng prng(20);
+  std::uint64_t hash = 0xcbf29ce484222325ULL;
+  for (const Shape shape : {Shape{384, 416, 8, 1, 1}, Shape{256, 288, 32, 1, 1}, Shape{384, 448, 64, 1, 1}}) {
+    std::vector<double> totals(static_cast<std::size_t>(shape.experts));
+    for (double& total : totals) total = static_cast<double>(prng.below(1 + prng.below(100000)));
+    for (const Effort effort : {Effort::kFast, Effort::kDefault}) {
+      hash = digest(plan_single_step(shape, totals, effort, 1), hash);
+    }
+  }
+  EXPECT_EQ(hash, 11320369902671921729ULL)
+      << "a machine, compiler or option changes a decision; or the search was changed on purpose";
+}
+
 /// Every map of the shape, ranks alike: the least maximum there is.
 double brute_force(const Shape& shape, const std::vector<double>& totals) {
   double best = 1e300;
