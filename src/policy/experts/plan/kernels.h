@@ -4,6 +4,15 @@
 
 namespace trimtab::experts {
 
+struct ForecastTuning {
+  /// Variance that the rate gains a step, relative to its square.
+  float drift = 6.4e-4F;
+  /// A single step further than this from what was expected, in deviations: the rate jumped.
+  float jump = 4.5F;
+  /// Page's test for lasting shifts: what each step must exceed to count, and the sum that tells.
+  float slack = 1.0F, shift = 5.0F;
+};
+
 /// The planner's inner loops, compiled once per instruction set. All give the same bits: products of whole
 /// numbers are exact, and floating point works lane by lane in a fixed order (no contraction, no
 /// reassociation). Counts of experts are multiples of 32, of steps of 16; arrays are padded with zeros.
@@ -24,6 +33,9 @@ struct Kernels {
   float (*peaks_after_swap)(const float* load_i, const float* load_j, const float* moved, const float* taken,
                             const float* best, const std::int32_t* who, std::int32_t i, std::int32_t j,
                             const float* rest, float limit, std::int32_t steps);
+  /// What 16 experts will draw, from loads [steps, stride] (the first 16 of each row): see forecast.h.
+  void (*forecast)(const float* loads, std::int32_t steps, std::int32_t stride, const ForecastTuning& tuning,
+                   float* expected);
   /// Updates `best` and `who` ([3, steps]) from loads [ranks, steps].
   void (*top_three)(const float* loads, std::int32_t ranks, std::int32_t steps, float* best,
                     std::int32_t* who);

@@ -8,6 +8,7 @@
 #include "policy/experts/plan/incremental.h"
 #include "policy/experts/plan/relabel.h"
 #include "policy/experts/plan/single_step.h"
+#include "policy/experts/plan/swaps.h"
 
 namespace trimtab::experts {
 namespace {
@@ -50,19 +51,8 @@ void explain(const Shape& shape, const LoadWindow& window, std::span<const std::
 
 std::int32_t bin_of(const LoadWindow& window) { return window.steps() <= 256 ? 1 : window.steps() / 125; }
 
-double default_price(const Shape& shape) { return shape.ranks >= 32 ? 3e-3 : 1e-3; }
-
-}  // namespace
-
-base::Result<Plan> plan_layer(const Shape& shape, const LoadWindow& window,
-                              std::span<const std::int32_t> current, const PlanOptions& options) {
-  TRIMTAB_TRY(check_inputs(shape, window, current, options));
-  if (options.scope == Scope::kHierarchical) return plan_hierarchical(shape, window, current, options);
-  if (options.start == Start::kFresh && window.steps() == 1) {
-    Plan plan{plan_single_step(shape, window.totals(), options.effort, options.seed), {}};
-    explain(shape, window, current, options, plan);
-    return plan;
-  }
+SlotMap plan_fresh(const Shape& shape, const LoadWindow& window, const PlanOptions& options,
+                   PlanReason& reason) {
   LayerLoads loads;
   std::vector<double> weights;
   if (options.recency_steps > 0) weights = recency_weights(window.steps(), options.recency_steps);
@@ -70,20 +60,33 @@ base::Result<Plan> plan_layer(const Shape& shape, const LoadWindow& window,
   const std::vector<std::int32_t> copies = choose_copies(shape, loads, CopyWeights{});
   Placement placement;
   SwapSearch search;
+  placement.reset(shape, loads, copies);
+  construct(shape, placement);
+  search.reset(shape, placement);
+  reason.swaps = search.descend(1e-7, 20LL * shape.slots);
+  return {placement.map().begin(), placement.map().end()};
+}
+
+double default_price(const Shape& shape) { return shape.ranks >= 32 ? 2e-3 : 1e-3; }
+
+}  // namespace
+
+base::Result<Plan> plan_layer(const Shape& shape, const LoadWindow& window,
+                              std::span<const std::int32_t> current, const PlanOptions& options) {
+  TRIMTAB_TRY(check_inputs(shape, window, current, options));
+  if (options.scope == Scope::kHierarchical) return plan_hierarchical(shape, window, current, options);
   Plan plan;
   if (options.start == Start::kIncremental) {
     const double price = options.move_price < 0 ? default_price(shape) : options.move_price;
-    const IncrementalResult result =
-        improve(shape, loads, current, copies, {price, options.moves_max}, placement, search);
+    PeakResult result;
+    plan.map = improve(shape, window, current, {price, options.moves_max}, result);
     plan.reason.swaps = result.swaps;
     plan.reason.replacements = result.replacements;
+  } else if (window.steps() == 1) {
+    plan.map = plan_single_step(shape, window.totals(), options.effort, options.seed);
   } else {
-    placement.reset(shape, loads, copies);
-    construct(shape, placement);
-    search.reset(shape, placement);
-    plan.reason.swaps = search.descend(1e-7, 20LL * shape.slots);
+    plan.map = plan_fresh(shape, window, options, plan.reason);
   }
-  plan.map.assign(placement.map().begin(), placement.map().end());
   explain(shape, window, current, options, plan);
   return plan;
 }
