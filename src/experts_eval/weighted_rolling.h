@@ -68,8 +68,8 @@ struct WeightedOptions {
   std::int32_t window_steps = 40;
   double recency_steps = 15;
   double move_price = -1;
-  experts::RepairOptions repair;
-  experts::EstimatorOptions estimator;  // of dispatch, and of repair
+  experts::RepairOptions repair = {};
+  experts::EstimatorOptions estimator = {};  // of dispatch, and of repair
   /// A plan takes effect so many steps after the counts it was made from.
   std::int32_t delay_steps = 0;
   std::int32_t first_step = 100;          // judged from here on

@@ -60,17 +60,21 @@ class LocalShares {
   const ShareTable& table(std::int32_t source) const { return tables_[static_cast<std::size_t>(source)]; }
 
  private:
-  void start_near(std::span<const double> tokens);
-  void hand_out(std::int32_t expert, std::span<const double> tokens, LocalityResult& result);
+  std::int32_t node_of_source(std::int32_t source) const;
+  bool is_near(std::int32_t source, std::int32_t slot, Near near) const;
+  void count_blind(std::int32_t expert, LocalityResult& result) const;
+  void start_near();
+  void hand_out(std::int32_t expert, LocalityResult& result);
 
   LocalityOptions options_;
   Shape shape_;
   std::int32_t sources_ = 1;
   ShareFlow flow_;
   std::vector<ShareTable> tables_;
-  std::vector<double> totals_;
-  std::vector<std::int64_t> demand_, room_, sent_;  // of one expert: [sources], [copies], [sources, copies]
-  std::vector<std::int64_t> wanted_;                // of all slots
+  std::vector<double> totals_, alike_, weights_;
+  std::vector<std::int64_t> wanted_;       // of all slots
+  std::vector<std::int64_t> demand_;       // [experts, sources]
+  std::vector<std::int64_t> room_, sent_;  // of one expert: [hosts], [sources, hosts]
 };
 
 /// Nodes that tokens visit. `slots`: [tokens, top_k], the slot of each choice; `source_rank`: [tokens].

@@ -44,6 +44,7 @@ base::Result<ShareTable> ShareTable::make(const Shape& shape, std::span<const st
     table.column_[index(slot)] = next[expert];
     table.slots_[index(table.first_[expert] + next[expert]++)] = slot;
   }
+  table.units_.resize(index(most));
   table.remainders_.resize(index(most));
   table.table_.assign(copies.size() * index(table.copies_max_), 0);
   ShareFlow flow;
@@ -51,7 +52,10 @@ base::Result<ShareTable> ShareTable::make(const Shape& shape, std::span<const st
   const std::vector<std::int64_t> alike(copies.size(), 1);
   flow.load(alike);
   flow.even();
-  for (std::int32_t expert = 0; expert < shape.experts; ++expert) table.quantise(flow, expert);
+  for (std::int32_t expert = 0; expert < shape.experts; ++expert) {
+    table.table_[index(expert) * index(table.copies_max_)] = static_cast<std::uint16_t>(parts);
+  }
+  table.set(flow);
   return table;
 }
 
@@ -62,22 +66,31 @@ std::span<const std::int32_t> ShareTable::slots_of(std::int32_t expert) const {
 
 void ShareTable::set(const ShareFlow& flow) {
   TRIMTAB_CHECK(flow.map().size() == slots_.size() && flow.shape().experts == shape_.experts);
-  for (const std::int32_t expert : flow.replicated()) quantise(flow, expert);
+  for (const std::int32_t expert : flow.replicated()) {
+    const std::int32_t hosts = flow.hosts(expert);
+    std::int32_t slot = flow.first_slot(expert);
+    for (std::int32_t i = 0; i < hosts; ++i, slot = flow.next_slot(slot)) {
+      units_[index(i)] = flow.slot_units()[index(slot)];
+    }
+    set_row(flow, expert, std::span(units_).first(index(hosts)));
+  }
 }
 
-void ShareTable::quantise(const ShareFlow& flow, std::int32_t expert) {
-  const std::int64_t whole = flow.expert_units()[index(expert)];
+void ShareTable::set_row(const ShareFlow& flow, std::int32_t expert, std::span<const std::int64_t> units) {
+  std::int64_t whole = 0;
+  for (const std::int64_t part : units) whole += part;
   const std::int32_t hosts = flow.hosts(expert), first = flow.first_slot(expert);
+  TRIMTAB_CHECK(units.size() == index(hosts));
   std::uint16_t* row = table_.data() + index(expert) * index(copies_max_);
   std::int32_t left = parts_, slot = first;
   for (std::int32_t i = 0; i < hosts; ++i, slot = flow.next_slot(slot)) {
-    TRIMTAB_CHECK(column_[index(slot)] < copies_max_ &&
-                  slots_[index(first_[index(expert)] + column_[index(slot)])] == slot);
+    const std::int32_t column = column_[index(slot)];
+    TRIMTAB_CHECK(slots_[index(first_[index(expert)] + column)] == slot, "a flow of another map");
     // An expert without tokens is split evenly, for those that come all the same.
-    const std::int64_t scaled = whole > 0 ? flow.slot_units()[index(slot)] * parts_ : parts_;
+    const std::int64_t scaled = whole > 0 ? units[index(i)] * parts_ : parts_;
     const std::int64_t divisor = whole > 0 ? whole : hosts;
     const std::int64_t part = scaled / divisor;
-    row[column_[index(slot)]] = static_cast<std::uint16_t>(part);
+    row[column] = static_cast<std::uint16_t>(part);
     left -= static_cast<std::int32_t>(part);
     remainders_[index(i)] = {part * divisor - scaled, slot};
   }

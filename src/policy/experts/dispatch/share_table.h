@@ -53,6 +53,8 @@ class ShareTable {
   /// Takes the solver's shares; the solver must have been made for the same map.
   void set(const ShareSolver& solver) { set(solver.flow()); }
   void set(const ShareFlow& flow);
+  /// One expert's row from any parts, one for each of its hosts in the flow's order, not negative.
+  void set_row(const ShareFlow& flow, std::int32_t expert, std::span<const std::int64_t> units);
 
   std::int32_t parts() const { return parts_; }
   std::int32_t copies_max() const { return copies_max_; }
@@ -72,13 +74,12 @@ class ShareTable {
   void split(std::int32_t expert, std::int32_t rank, std::int64_t tokens, std::span<std::int64_t> out) const;
 
  private:
-  void quantise(const ShareFlow& flow, std::int32_t expert);
-
   Shape shape_;
   std::int32_t parts_ = kShareParts, copies_max_ = 0;
   std::vector<std::uint16_t> table_;
   std::vector<std::int32_t> slots_, first_;  // slots by expert, ascending; first_ [experts + 1]
   std::vector<std::int32_t> column_;         // of each slot
+  std::vector<std::int64_t> units_;
   std::vector<std::pair<std::int64_t, std::int32_t>> remainders_;
 };
 

@@ -13,42 +13,48 @@ namespace {
 
 std::size_t index(std::int32_t value) { return static_cast<std::size_t>(value); }
 
-// Changes that are solved for before the best so far is taken, and how many experts and places are paired for
-// that: the rest have a smaller bound.
-constexpr std::int32_t kTrialsMax = 24;
-constexpr std::size_t kExpertsMax = 16;
+// Changes that are solved for before the best so far is taken. Those of one expert and kind are much alike,
+// so a few of each, the most hopeful, go in.
+constexpr std::size_t kTrialsMax = 48, kExpertsMax = 12, kAlikeMax = 4;
 
 // `expert` leaves its knot: by a copy in `slot`, or (from >= 0) by changing slots with what is there.
 struct Change {
   std::int32_t expert = -1, slot = -1, from = -1;
-  std::int64_t bound = 0;  // overload a copy that this can save, at most
-  std::int64_t hope = 0;   // the same, with a look at what the place carries now
-  std::int64_t gain = 0;   // what it saves, solved
+  std::int64_t bound = 0;    // overload a copy that this can save, at most
+  std::int64_t hope = 0;     // the same, with a look at what the place carries now
+  std::int64_t carried = 0;  // by the slot: what must go elsewhere
+  std::int64_t gain = 0;     // what it saves, solved
   std::int64_t copies() const { return from < 0 ? 1 : 2; }
 };
+
+bool more_hopeful(const Change& a, const Change& b) {
+  if (a.hope != b.hope) return a.hope > b.hope;
+  if (a.bound != b.bound) return a.bound > b.bound;
+  if (a.carried != b.carried) return a.carried < b.carried;
+  return a.expert != b.expert ? a.expert < b.expert : a.slot < b.slot;
+}
 
 }  // namespace
 
 struct Repairer::Search {
   ShareFlow flow, trial;
-  std::int64_t capacity = 0, overload = 0, trials = 0;
+  std::int64_t capacity = 0, overload = 0;
   // What the knots of the flow in force say: per expert, hosts that are not stuck and the knot if none; per
   // rank, the load that must stay on it or in knots; per knot (a rank's id), its overload.
   std::vector<std::int32_t> free_hosts, last_free, knot_of_expert;
   std::vector<std::int64_t> bound_load, knot_overload;
   std::vector<Change> changes;
-  struct Place {
-    std::int32_t slot;
-    std::int64_t room;
-  };
-  std::vector<Place> places;
-  std::vector<std::int32_t> trapped;
+  std::vector<std::int32_t> places, trapped;  // slots of free ranks; experts that might be let out
+  std::vector<std::int64_t> clears;           // load that a free rank can take, by what it can push at once
 
   void look();
+  std::int64_t room_elsewhere(std::int32_t slot) const;
   void list_changes(std::int64_t gain_min);
   void list_copies(std::int32_t expert, std::int64_t gain_min);
   void list_exchanges(std::int32_t expert, std::int64_t gain_min);
-  bool try_changes(std::int64_t gain_min, std::int64_t copies_max, Change& best);
+  void keep_few(std::size_t first);
+  bool try_changes(std::int64_t gain_min, std::int64_t copies_max, Change& best, std::int64_t& trials);
+  void improve(std::int64_t gain_min, std::int64_t copies_max, Repair& result);
   static void apply(ShareFlow& to, const Change& change);
   bool holds(std::int32_t rank, std::int32_t expert) const;
 };
@@ -83,6 +89,16 @@ void Repairer::Search::look() {
   }
 }
 
+// Of the other ranks with a copy of what the slot holds.
+std::int64_t Repairer::Search::room_elsewhere(std::int32_t slot) const {
+  std::int64_t room = 0;
+  for (std::int32_t other = flow.next_slot(slot); other != slot; other = flow.next_slot(other)) {
+    const std::int32_t rank = flow.shape().rank_of_slot(other);
+    room += std::max<std::int64_t>(0, capacity - flow.rank_units()[index(rank)]);
+  }
+  return room;
+}
+
 bool Repairer::Search::holds(std::int32_t rank, std::int32_t expert) const {
   const std::int32_t width = flow.shape().slots_per_rank();
   const auto slots = flow.map().subspan(index(rank * width), index(width));
@@ -93,19 +109,19 @@ bool Repairer::Search::holds(std::int32_t rank, std::int32_t expert) const {
 void Repairer::Search::list_copies(std::int32_t expert, std::int64_t gain_min) {
   const std::int64_t units = flow.expert_units()[index(expert)];
   const std::int64_t over = knot_overload[index(knot_of_expert[index(expert)])];
-  for (const Place& place : places) {
-    const std::int32_t rank = flow.shape().rank_of_slot(place.slot);
-    const std::int32_t old = flow.map()[index(place.slot)];
+  for (const std::int32_t place : places) {
+    const std::int32_t rank = flow.shape().rank_of_slot(place);
+    const std::int32_t old = flow.map()[index(place)];
     if (flow.hosts(old) < 2) continue;
     // Without this copy its expert may be trapped as well.
     const std::int64_t lost = free_hosts[index(old)] == 1 ? flow.expert_units()[index(old)] : 0;
     const std::int64_t bound = std::min({units - lost, over, capacity - bound_load[index(rank)]});
     if (bound < gain_min) continue;
-    const std::int64_t carried = flow.slot_units()[index(place.slot)];
     changes.push_back({.expert = expert,
-                       .slot = place.slot,
+                       .slot = place,
                        .bound = bound,
-                       .hope = std::min(bound, place.room + carried) - carried / 4});
+                       .hope = std::min(bound, clears[index(rank)]),
+                       .carried = flow.slot_units()[index(place)]});
   }
 }
 
@@ -114,18 +130,25 @@ void Repairer::Search::list_exchanges(std::int32_t expert, std::int64_t gain_min
   const std::int64_t units = flow.expert_units()[index(expert)];
   const std::int64_t over = knot_overload[index(knot_of_expert[index(expert)])];
   const std::int32_t from = flow.first_slot(expert), home = flow.shape().rank_of_slot(from);
-  for (const Place& place : places) {
-    const std::int32_t other = flow.map()[index(place.slot)];
-    if (!flow.is_host(place.slot) || holds(home, other)) continue;
+  for (const std::int32_t place : places) {
+    const std::int32_t other = flow.map()[index(place)];
+    if (!flow.is_host(place) || holds(home, other)) continue;
     const std::int64_t lost = free_hosts[index(other)] == 1 ? flow.expert_units()[index(other)] : 0;
-    const std::int64_t bound = std::min({units - lost, over}) / 2;
+    const std::size_t rank = index(flow.shape().rank_of_slot(place));
+    // An expert with one copy brings all its load to the new rank.
+    const std::int64_t brought = flow.hosts(expert) == 1 ? units + bound_load[rank] - lost - capacity : 0;
+    const std::int64_t bound =
+        std::min({units - lost, over - std::max<std::int64_t>(0, brought), capacity - bound_load[rank]}) / 2;
     if (bound < gain_min) continue;
-    const std::int64_t room = place.room + flow.slot_units()[index(place.slot)] - units;
+    const std::int64_t carried = flow.slot_units()[index(place)];
+    const std::int64_t room = clears[rank] + (flow.hosts(other) == 1 ? carried : 0);
+    const std::int64_t excess = std::max<std::int64_t>(0, flow.slot_units()[index(from)] - room);
     changes.push_back({.expert = expert,
-                       .slot = place.slot,
+                       .slot = place,
                        .from = from,
                        .bound = bound,
-                       .hope = bound + std::min<std::int64_t>(0, room) / 2});
+                       .hope = bound - excess / 2,
+                       .carried = carried});
   }
 }
 
@@ -133,10 +156,15 @@ void Repairer::Search::list_changes(std::int64_t gain_min) {
   look();
   const Shape& shape = flow.shape();
   places.clear();
-  for (std::int32_t slot = 0; slot < shape.slots; ++slot) {
-    const std::int32_t rank = shape.rank_of_slot(slot);
-    const std::int64_t room = capacity - flow.rank_units()[index(rank)];
-    if (flow.knots()[index(rank)] < 0) places.push_back({slot, room});
+  clears.assign(index(shape.ranks), 0);
+  for (std::int32_t rank = 0, slot = 0; rank < shape.ranks; ++rank) {
+    std::int64_t& clear = clears[index(rank)];
+    clear = capacity - flow.rank_units()[index(rank)];
+    for (std::int32_t i = 0; i < shape.slots_per_rank(); ++i, ++slot) {
+      if (flow.knots()[index(rank)] >= 0) continue;
+      places.push_back(slot);
+      clear += std::min(flow.slot_units()[index(slot)], room_elsewhere(slot));
+    }
   }
   const auto worth = [&](std::int32_t expert) {
     return std::min(flow.expert_units()[index(expert)], knot_overload[index(knot_of_expert[index(expert)])]);
@@ -152,9 +180,21 @@ void Repairer::Search::list_changes(std::int64_t gain_min) {
   if (trapped.size() > kExpertsMax) trapped.resize(kExpertsMax);
   changes.clear();
   for (const std::int32_t expert : trapped) {
+    std::size_t first = changes.size();
     list_copies(expert, gain_min);
+    keep_few(first);
+    first = changes.size();
     list_exchanges(expert, gain_min);
+    keep_few(first);
   }
+}
+
+// Of the changes from `first` on, which are one expert's and of one kind.
+void Repairer::Search::keep_few(std::size_t first) {
+  const auto begin = changes.begin() + static_cast<std::ptrdiff_t>(first);
+  const std::size_t keep = std::min(kAlikeMax, changes.size() - first);
+  std::partial_sort(begin, begin + static_cast<std::ptrdiff_t>(keep), changes.end(), more_hopeful);
+  changes.resize(first + keep);
 }
 
 void Repairer::Search::apply(ShareFlow& to, const Change& change) {
@@ -166,15 +206,11 @@ void Repairer::Search::apply(ShareFlow& to, const Change& change) {
 }
 
 // Solves changes, the most hopeful first, until none left can beat the best.
-bool Repairer::Search::try_changes(std::int64_t gain_min, std::int64_t copies_max, Change& best) {
-  const auto better = [](const Change& a, const Change& b) {
-    if (a.hope != b.hope) return a.hope > b.hope;
-    if (a.bound != b.bound) return a.bound > b.bound;
-    return a.expert != b.expert ? a.expert < b.expert : a.slot < b.slot;
-  };
+bool Repairer::Search::try_changes(std::int64_t gain_min, std::int64_t copies_max, Change& best,
+                                   std::int64_t& trials) {
   const auto first = changes.begin();
-  const auto end = first + std::min<std::ptrdiff_t>(std::ssize(changes), kTrialsMax);
-  std::partial_sort(first, end, changes.end(), better);
+  const auto end = first + static_cast<std::ptrdiff_t>(std::min(changes.size(), kTrialsMax));
+  std::partial_sort(first, end, changes.end(), more_hopeful);
   best = {.gain = gain_min - 1};
   for (auto change = first; change != end; ++change) {
     if (change->bound <= best.gain || change->copies() > copies_max) continue;
@@ -185,6 +221,21 @@ bool Repairer::Search::try_changes(std::int64_t gain_min, std::int64_t copies_ma
     if (change->gain > best.gain) best = *change;
   }
   return best.expert >= 0;
+}
+
+// Leaves the overloads in units.
+void Repairer::Search::improve(std::int64_t gain_min, std::int64_t copies_max, Repair& result) {
+  overload = flow.drain(capacity);
+  result.overload_before = static_cast<double>(overload);
+  while (overload >= gain_min && result.received < copies_max) {
+    list_changes(gain_min);
+    Change best;
+    if (!try_changes(gain_min, copies_max - result.received, best, result.trials)) break;
+    apply(flow, best);
+    result.received += best.copies();
+    overload = flow.drain(capacity);
+  }
+  result.overload = static_cast<double>(overload);
 }
 
 Repairer::Repairer(const RepairOptions& options) : options_(options), search_(std::make_unique<Search>()) {}
@@ -202,34 +253,34 @@ base::Result<Repair> Repairer::repair(const Shape& shape, std::span<const double
   }
   Search& search = *search_;
   ShareFlow& flow = search.flow;
+  if (!(options_.tolerance >= 0) || !(options_.gain_min >= 0)) {
+    return base::fail(base::Code::kInvalidArgument,
+                      fmt::format("repair with tolerance {} and least gain {}: neither may be negative",
+                                  options_.tolerance, options_.gain_min),
+                      "policy/experts");
+  }
   flow.reset(shape, current);
   if (!flow.load(tokens)) return bad_loads(tokens);
   flow.even();
   flow.sweep();
-  flow.level();
+  Repair result{.map = SlotMap(current.begin(), current.end())};
+  if (flow.total() == 0) return result;
   const double mean = static_cast<double>(flow.total()) / shape.ranks;
-  const auto value = [&] { return mean > 0 ? static_cast<double>(flow.peak()) / mean : 1.0; };
-  Repair result{.map = SlotMap(current.begin(), current.end()), .value_before = value(), .value = value()};
-  const bool wide = shape.ranks >= 32;
-  const double tolerance = options_.tolerance >= 0 ? options_.tolerance : wide ? 0.01 : 0.005;
-  const double gain = options_.gain_min >= 0 ? options_.gain_min : wide ? 0.002 : 0.001;
-  if (result.value <= 1 + tolerance) return result;
-  search.capacity = static_cast<std::int64_t>(mean * (1 + tolerance)) + 1;
-  search.trials = 0;
-  const std::int64_t gain_min = std::max<std::int64_t>(1, static_cast<std::int64_t>(mean * gain));
-  while (result.received < options_.moves_max) {
-    search.overload = flow.drain(search.capacity);
-    if (search.overload < gain_min) break;
-    search.list_changes(gain_min);
-    Change best;
-    if (!search.try_changes(gain_min, options_.moves_max - result.received, best)) break;
-    Search::apply(flow, best);
-    result.received += best.copies();
+  result.value = result.value_before = static_cast<double>(flow.level()) / mean;
+  // Rounded up, so that a tolerance of 0 asks for what whole units can reach.
+  search.capacity = static_cast<std::int64_t>(mean * (1 + options_.tolerance)) + 1;
+  if (flow.peak() <= search.capacity) return result;
+  search.improve(static_cast<std::int64_t>(mean * options_.gain_min) + 1, options_.moves_max, result);
+  result.overload_before /= mean;
+  result.overload /= mean;
+  const double value = static_cast<double>(flow.level()) / mean;
+  if (value > result.value_before) {  // less overload, but a higher peak
+    result.overload = result.overload_before;
+    result.received = 0;
+    return result;
   }
-  flow.level();
-  result.value = value();
+  result.value = value;
   result.map.assign(flow.map().begin(), flow.map().end());
-  result.trials = search.trials;
   return result;
 }
 
