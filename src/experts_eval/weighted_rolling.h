@@ -74,7 +74,7 @@ struct WeightedOptions {
   std::int32_t delay_steps = 0;
   std::int32_t first_step = 100;          // judged from here on
   std::int32_t first_window_steps = 100;  // of the first plan, up to first_step
-  std::int32_t sweeps_before = 1, sweeps_after = 0;
+  std::int32_t sweeps_before = 1, sweeps_after = 1;
   bool optimal = true;
   std::int32_t parts = 64;
 };

@@ -1,7 +1,8 @@
 #include <benchmark/benchmark.h>
+#include <time.h>
 
 #include <algorithm>
-#include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -40,15 +41,21 @@ std::vector<Case> cases(const Shape& shape, std::int32_t layers, std::int32_t st
   return out;
 }
 
-// Mean and 99th percentile of single calls, each timed by itself (the clock's 20 to 30 ns are in them).
+// Of this thread: a busy machine's other work is not in the figures (the clock's call, some 0.2 us, is).
+double thread_us() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
+}
+
+// Mean and percentiles of single calls, each timed by itself.
 class Samples {
  public:
   template <class F>
   void time(F&& call) {
-    const auto start = std::chrono::steady_clock::now();
+    const double start = thread_us();
     call();
-    us_.push_back(
-        std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
+    us_.push_back(thread_us() - start);
   }
   void report(benchmark::State& state) {
     std::ranges::sort(us_);
@@ -98,10 +105,11 @@ void shares(benchmark::State& state) {
 BENCHMARK(shares)
     ->ArgNames({"ranks", "redundant", "before", "after"})
     ->ArgsProduct({{4}, {16}, {1}, {0}})
-    ->ArgsProduct({{8}, {8, 32}, {0, 1, 2, 6}, {0}})
-    ->ArgsProduct({{64}, {64}, {0, 1, 2, 6}, {0}})
-    ->Args({8, 32, 1, 2})
-    ->Args({64, 64, 1, 2});
+    ->ArgsProduct({{8}, {8, 32}, {0, 1, 2}, {0}})
+    ->ArgsProduct({{64}, {64}, {0, 1, 2}, {0}})
+    ->Args({8, 32, 1, 1})
+    ->Args({64, 64, 1, 1})
+    ->Args({64, 64, 2, 2});
 
 }  // namespace
 }  // namespace trimtab::experts

@@ -13,7 +13,7 @@ struct ShareOptions {
   /// Rounds of water-filling from even shares before the optimum is sought; with `sweeps_after`, more rounds
   /// behind it, which keep the peak and even out the ranks below it.
   std::int32_t sweeps_before = 1;
-  std::int32_t sweeps_after = 0;
+  std::int32_t sweeps_after = 1;
   /// False: only the sweeps ("soft" shares).
   bool optimal = true;
 };
