@@ -19,5 +19,6 @@ void add_tools(CLI::App& app);    // config, tokenize, logits
 void add_explain(CLI::App& app);  // explain, status
 void add_simulate(CLI::App& app);
 void add_replay(CLI::App& app);
+void add_experts(CLI::App& app);  // experts plan, evaluate, moves, export, advise, synthesize
 
 }  // namespace trimtab::apps

@@ -105,9 +105,9 @@ std::string columns_text(const std::vector<Bar>& bars, const BarOptions& options
     }
     out += '\n';
   }
-  out += std::string(axis, ' ') +
-         fmt::format("{} to {}{}\n", bars.front().label, bars.back().label,
-                     each > 1 ? fmt::format(", a column is the busiest of {}", each) : "");
+  const std::string caption = std::string(axis, ' ') + bars.front().label + " to " + bars.back().label +
+                              (each > 1 ? fmt::format(", a column is the busiest of {}", each) : "");
+  out += shortened(caption, static_cast<std::size_t>(style.width), style) + "\n";
   return out;
 }
 
