@@ -4,8 +4,8 @@
 namespace trimtab::apps {
 
 void add_experts(CLI::App& app) {
-  CLI::App* experts =
-      app.add_subcommand("experts", "balance MoE experts over ranks: plan, evaluate, move, export, is it worth it?");
+  CLI::App* experts = app.add_subcommand(
+      "experts", "balance MoE experts over ranks: plan, evaluate, move, export, is it worth it?");
   experts->require_subcommand(1);
   add_experts_plan(*experts);
   add_experts_evaluate(*experts);

@@ -38,7 +38,8 @@ base::Result<experts::PlanOptions> options_of(const PlanCommand& command) {
   if (incremental && command.current.empty()) {
     return wrong("--mode incremental starts from the map in force: give it with --current FILE");
   }
-  if (command.threads < 0) return wrong(fmt::format("--threads {}: give 1 or more, or 0 for all cores", command.threads));
+  if (command.threads < 0)
+    return wrong(fmt::format("--threads {}: give 1 or more, or 0 for all cores", command.threads));
   if (command.recency_steps < 0) {
     return wrong(fmt::format("--recency-steps {}: give a number of steps, or 0 to weigh all steps alike",
                              command.recency_steps));
@@ -78,8 +79,8 @@ base::Result<LayerPlan> plan_one(const experts::Shape& shape, const io::ExpertLo
 }
 
 base::Result<std::vector<LayerPlan>> plan_all(const experts::Shape& shape, const io::ExpertLoads& loads,
-                                              const io::ExpertMaps* current, const experts::PlanOptions& options,
-                                              std::int32_t threads) {
+                                              const io::ExpertMaps* current,
+                                              const experts::PlanOptions& options, std::int32_t threads) {
   std::vector<std::optional<base::Result<LayerPlan>>> plans(static_cast<std::size_t>(loads.layers));
   Progress progress("planning", loads.layers);
   experts_host::each_layer(loads.layers, threads, [&](std::int32_t layer) {
@@ -105,20 +106,21 @@ std::vector<LayerScore> scores_of(const std::vector<LayerPlan>& plans) {
   return scores;
 }
 
-nlohmann::json json_of(const experts::Shape& shape, const io::ExpertLoads& loads, const std::vector<LayerPlan>& plans,
-                       std::int64_t expert_bytes) {
+nlohmann::json json_of(const experts::Shape& shape, const io::ExpertLoads& loads,
+                       const std::vector<LayerPlan>& plans, std::int64_t expert_bytes) {
   const auto scores = scores_of(plans);
-  nlohmann::json out = {{"num_experts", shape.experts},
-                        {"num_physical_experts", shape.slots},
-                        {"ep_size", shape.ranks},
-                        {"num_nodes", shape.nodes},
-                        {"num_groups", shape.groups},
-                        {"steps", loads.steps},
-                        {"balance_before", total_before(scores)},
-                        {"balance", total_after(scores)},
-                        {"copies_received", total_received(scores)},
-                        {"bytes_received", total_received(scores) * expert_bytes},
-                        {"redundant_bytes", static_cast<std::int64_t>(shape.redundant()) * loads.layers * expert_bytes}};
+  nlohmann::json out = {
+      {"num_experts", shape.experts},
+      {"num_physical_experts", shape.slots},
+      {"ep_size", shape.ranks},
+      {"num_nodes", shape.nodes},
+      {"num_groups", shape.groups},
+      {"steps", loads.steps},
+      {"balance_before", total_before(scores)},
+      {"balance", total_after(scores)},
+      {"copies_received", total_received(scores)},
+      {"bytes_received", total_received(scores) * expert_bytes},
+      {"redundant_bytes", static_cast<std::int64_t>(shape.redundant()) * loads.layers * expert_bytes}};
   for (const LayerPlan& plan : plans) {
     out["layers"].push_back({{"layer", plan.score.layer},
                              {"balance_before", plan.score.before},
@@ -132,21 +134,24 @@ nlohmann::json json_of(const experts::Shape& shape, const io::ExpertLoads& loads
 }
 
 void print_plan(const PlanCommand& command, const experts::Shape& shape, const io::ExpertLoads& loads,
-                const std::vector<LayerPlan>& plans, const experts::PlanOptions& options, std::int64_t expert_bytes) {
+                const std::vector<LayerPlan>& plans, const experts::PlanOptions& options,
+                std::int64_t expert_bytes) {
   const report::Style style = report::terminal_style(STDOUT_FILENO);
   const auto scores = scores_of(plans);
-  std::cout << fmt::format("{} layers of {} experts, {} steps; {} slots on {} ranks ({} each, {} redundant), {} {} plan\n\n",
-                           loads.layers, loads.experts, loads.steps, shape.slots, shape.ranks, shape.slots_per_rank(),
-                           shape.redundant(), options.start == experts::Start::kFresh ? "a fresh" : "an incremental",
-                           command.scope);
+  std::cout << fmt::format(
+      "{} layers of {} experts, {} steps; {} slots on {} ranks ({} each, {} redundant), {} {} plan\n\n",
+      loads.layers, loads.experts, loads.steps, shape.slots, shape.ranks, shape.slots_per_rank(),
+      shape.redundant(), options.start == experts::Start::kFresh ? "a fresh" : "an incremental",
+      command.scope);
   std::cout << layers_table(scores, shape, command.all_layers ? plans.size() : 8, true, style);
   std::cout << fmt::format("\nbalance: sum over steps of the busiest rank / the mean rank; before: {}\n",
                            command.current.empty() ? "experts by number, as engines start" : command.current);
   const double redundant = static_cast<double>(expert_bytes) * shape.redundant() * loads.layers;
   const double moved = static_cast<double>(expert_bytes) * static_cast<double>(total_received(scores));
-  std::cout << fmt::format("memory of the redundant copies: {} in all, {} a rank; copies to move: {} ({} a copy)\n",
-                           bytes_text(redundant), bytes_text(redundant / shape.ranks), bytes_text(moved),
-                           bytes_text(static_cast<double>(expert_bytes)));
+  std::cout << fmt::format(
+      "memory of the redundant copies: {} in all, {} a rank; copies to move: {} ({} a copy)\n",
+      bytes_text(redundant), bytes_text(redundant / shape.ranks), bytes_text(moved),
+      bytes_text(static_cast<double>(expert_bytes)));
   const std::int32_t shown = command.layer >= 0 ? command.layer : worst_layer(scores);
   const LayerPlan& plan = plans[static_cast<std::size_t>(shown)];
   std::cout << fmt::format("\nlayer {}{}: tokens of each rank / the mean rank\n", shown,
@@ -189,7 +194,8 @@ base::Status run(const PlanCommand& command) {
   }
   if (!format) return {};
   io::ExpertMaps maps{loads->layers, shape->slots, loads->experts, shape->ranks, {}};
-  for (const LayerPlan& plan : *plans) maps.logical.insert(maps.logical.end(), plan.plan.map.begin(), plan.plan.map.end());
+  for (const LayerPlan& plan : *plans)
+    maps.logical.insert(maps.logical.end(), plan.plan.map.begin(), plan.plan.map.end());
   TRIMTAB_TRY(io::write_expert_maps(command.output, maps, *format));
   (command.json ? std::cerr : std::cout) << "\n" << usage_of(*format, command.output, *shape);
   return {};
@@ -198,7 +204,7 @@ base::Status run(const PlanCommand& command) {
 }  // namespace
 
 experts::Effort effort_of(const std::string& name) {
-  return name == "fast" ? experts::Effort::kFast
+  return name == "fast"      ? experts::Effort::kFast
          : name == "quality" ? experts::Effort::kQuality
                              : experts::Effort::kDefault;
 }
@@ -209,27 +215,36 @@ experts::Scope scope_of(const std::string& name) {
 
 void add_experts_plan(CLI::App& experts) {
   auto options = std::make_shared<PlanCommand>();
-  CLI::App* command = experts.add_subcommand("plan", "plan the copies and places of all layers from recorded loads");
+  CLI::App* command =
+      experts.add_subcommand("plan", "plan the copies and places of all layers from recorded loads");
   add_load_options(*command, options->loads);
   add_shape_options(*command, options->shape);
-  command->add_option("--mode", options->mode,
-                      "fresh, or incremental: from the map in force with a price on every copy moved; incremental "
-                      "when --current is given")
+  command
+      ->add_option(
+          "--mode", options->mode,
+          "fresh, or incremental: from the map in force with a price on every copy moved; incremental "
+          "when --current is given")
       ->check(CLI::IsMember({"fresh", "incremental"}));
-  command->add_option("--current", options->current, "the map in force: a plan of ours or any map file we read");
+  command->add_option("--current", options->current,
+                      "the map in force: a plan of ours or any map file we read");
   command->add_option("--scope", options->scope, "hierarchical keeps every group of experts on one node")
       ->check(CLI::IsMember({"global", "hierarchical"}))
       ->capture_default_str();
   command->add_option("--effort", options->effort, "fast, default or quality")
       ->check(CLI::IsMember({"fast", "default", "quality"}))
       ->capture_default_str();
-  command->add_option("--moves-max", options->moves_max, "incremental: at most so many copies received per layer");
-  command->add_option("--move-price", options->move_price,
-                      "incremental: the part of a layer's peaks that a moved copy must save (0.001; 0.003 from 32 ranks)");
-  command->add_option("--recency-steps", options->recency_steps, "old steps count less: exp(-age / this); 0: all alike")
+  command->add_option("--moves-max", options->moves_max,
+                      "incremental: at most so many copies received per layer");
+  command->add_option(
+      "--move-price", options->move_price,
+      "incremental: the part of a layer's peaks that a moved copy must save (0.001; 0.003 from 32 ranks)");
+  command
+      ->add_option("--recency-steps", options->recency_steps,
+                   "old steps count less: exp(-age / this); 0: all alike")
       ->capture_default_str();
   command->add_option("--seed", options->seed, "of the search")->capture_default_str();
-  command->add_option("--threads", options->threads, "0: all cores; the plan is the same")->capture_default_str();
+  command->add_option("--threads", options->threads, "0: all cores; the plan is the same")
+      ->capture_default_str();
   command->add_option("--expert-bytes", options->expert_bytes, "weights of one expert in one layer")
       ->capture_default_str();
   command->add_option("--layer", options->layer, "the layer whose ranks are drawn; else the worst");
@@ -241,8 +256,10 @@ void add_experts_plan(CLI::App& experts) {
   command->footer(
       "Examples:\n"
       "  trimtab experts plan loads.npz --ep-size 8 --num-redundant-experts 32\n"
-      "  trimtab experts plan dump/*.pt --ep-size 32 --num-redundant-experts 32 --output map.json   # SGLang\n"
-      "  trimtab experts plan loads.npz --current plan.npz --ep-size 8 --moves-max 8 -o next.npz    # few moves\n"
+      "  trimtab experts plan dump/*.pt --ep-size 32 --num-redundant-experts 32 --output map.json   # "
+      "SGLang\n"
+      "  trimtab experts plan loads.npz --current plan.npz --ep-size 8 --moves-max 8 -o next.npz    # few "
+      "moves\n"
       "  trimtab experts plan loads.npz --ep-size 32 --num-nodes 4 --num-groups 8 --scope hierarchical");
   command->callback([options] { finish(run(*options)); });
 }

@@ -28,8 +28,8 @@ base::Status run(SynthesizeCommand command) {
   }
   if (command.ep_size < 0 || command.tokens_per_rank < 1 || command.ep_size > 65'536 ||
       command.tokens_per_rank > 65'536) {
-    return wrong(fmt::format("--ep-size {} and --tokens-per-rank {}: give positive numbers up to 65536", command.ep_size,
-                             command.tokens_per_rank));
+    return wrong(fmt::format("--ep-size {} and --tokens-per-rank {}: give positive numbers up to 65536",
+                             command.ep_size, command.tokens_per_rank));
   }
   if (command.ep_size > 0) {
     const std::int64_t tokens = static_cast<std::int64_t>(command.ep_size) * command.tokens_per_rank;
@@ -42,10 +42,12 @@ base::Status run(SynthesizeCommand command) {
   if (!count) return tl::unexpected(count.error());
   const auto loads = experts_eval::generate(config);
   if (!loads) return tl::unexpected(loads.error());
-  TRIMTAB_TRY(io::write_zip(command.output,
-                            {{"logical_count.npy", io::npy_bytes(shape, std::span<const std::int32_t>(loads->counts))}}));
-  std::cout << fmt::format("wrote {}: logical_count [{}, {}, {}] (steps, layers, experts), {} tokens a step, top-{}\n",
-                           command.output, config.steps, config.layers, config.experts, config.tokens, config.top_k);
+  TRIMTAB_TRY(io::write_zip(
+      command.output,
+      {{"logical_count.npy", io::npy_bytes(shape, std::span<const std::int32_t>(loads->counts))}}));
+  std::cout << fmt::format(
+      "wrote {}: logical_count [{}, {}, {}] (steps, layers, experts), {} tokens a step, top-{}\n",
+      command.output, config.steps, config.layers, config.experts, config.tokens, config.top_k);
   return {};
 }
 
@@ -54,19 +56,22 @@ base::Status run(SynthesizeCommand command) {
 void add_experts_synthesize(CLI::App& experts) {
   auto options = std::make_shared<SynthesizeCommand>();
   options->config.layers = 4;
-  CLI::App* command =
-      experts.add_subcommand("synthesize", "write loads with skew, drift and bursts, to try everything without a cluster");
+  CLI::App* command = experts.add_subcommand(
+      "synthesize", "write loads with skew, drift and bursts, to try everything without a cluster");
   auto& config = options->config;
   command->add_option("--experts", config.experts, "logical experts")->capture_default_str();
   command->add_option("--layers", config.layers, "MoE layers")->capture_default_str();
   command->add_option("--steps", config.steps, "forward passes")->capture_default_str();
   command->add_option("--top-k", config.top_k, "experts that a token visits")->capture_default_str();
-  command->add_option("--ep-size,--ep", options->ep_size, "ranks; tokens a step are this x --tokens-per-rank");
+  command->add_option("--ep-size,--ep", options->ep_size,
+                      "ranks; tokens a step are this x --tokens-per-rank");
   command->add_option("--tokens-per-rank", options->tokens_per_rank, "per step")->capture_default_str();
-  command->add_option("--tokens", config.tokens, "tokens of the group per step, without --ep-size")->capture_default_str();
+  command->add_option("--tokens", config.tokens, "tokens of the group per step, without --ep-size")
+      ->capture_default_str();
   command->add_option("--sigma", config.sigma, "skew: lognormal popularity")->capture_default_str();
   command->add_option("--zipf", options->zipf, "skew: Zipf exponent, in place of --sigma");
-  command->add_option("--drift", config.drift, "how fast popularity wanders, per step")->capture_default_str();
+  command->add_option("--drift", config.drift, "how fast popularity wanders, per step")
+      ->capture_default_str();
   command->add_option("--seed", config.seed, "the same seed gives the same file")->capture_default_str();
   command->add_option("--output,-o", options->output, "the .npz file")->required();
   command->footer(

@@ -68,8 +68,8 @@ class Lines {
       if (!got) return tl::unexpected(got.error());
       filled_ = *got;
       if (filled_ == 0) {
-        ended_ = false;
         if (line.empty()) return false;
+        ended_ = false;
         break;
       }
     }

@@ -21,6 +21,7 @@ namespace trimtab::io {
 namespace {
 
 constexpr std::int64_t kSlotsMax = 65'536, kLayersMax = 65'536;
+constexpr std::size_t kFileBytesMax = std::size_t{1} << 30;
 
 tl::unexpected<base::Error> bad(std::string message) {
   return base::fail(base::Code::kInvalidArgument, std::move(message), "map");
@@ -194,34 +195,34 @@ std::string_view name(MapFormat format) {
   return "npz";
 }
 
+/// A JSON object with a layer_list is vllm-ascend's; everything else is arrays by name.
+base::Result<ExpertMaps> read_expert_maps_bytes(std::span<const std::byte> bytes, std::int64_t elements_max) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  if (first != std::string_view::npos && text[first] == '{') {
+    MemorySource source(bytes);
+    const auto document = parse_json(source);
+    if (!document) return tl::unexpected(document.error());
+    if (document->is_object() && document->contains("layer_list")) return from_ascend(*document);
+  }
+  const auto file = read_array_bytes(bytes, "", elements_max);
+  if (!file) return tl::unexpected(file.error());
+  return from_file(*file);
+}
+
 base::Result<ExpertMaps> read_expert_maps(const std::string& path) {
-  const auto with_path = [&](base::Error error) {
-    if (error.message.find(path) == std::string::npos) error.message = path + ": " + error.message;
-    return tl::unexpected(std::move(error));
-  };
-  auto source = FileSource::open(path);
-  if (!source) return tl::unexpected(source.error());
-  // A JSON object with a layer_list is vllm-ascend's; everything else is arrays by name.
-  char first = 0;
-  while (true) {
-    const auto got = read_full(**source, std::as_writable_bytes(std::span(&first, 1)));
-    if (!got) return with_path(got.error());
-    if (*got == 0 || (first != ' ' && first != '\n' && first != '\r' && first != '\t')) break;
-  }
-  if (first == '{') {
-    source = FileSource::open(path);
+  const auto read = [&]() -> base::Result<ExpertMaps> {
+    const auto source = FileSource::open(path);
     if (!source) return tl::unexpected(source.error());
-    const auto document = parse_json(**source);
-    if (!document) return with_path(document.error());
-    if (document->is_object() && document->contains("layer_list")) {
-      auto maps = from_ascend(*document);
-      return maps ? maps : with_path(maps.error());
-    }
+    const auto bytes = read_all(**source, kFileBytesMax);
+    if (!bytes) return tl::unexpected(bytes.error());
+    return read_expert_maps_bytes(*bytes, kExpertElementsMax);
+  };
+  auto maps = read();
+  if (!maps && maps.error().message.find(path) == std::string::npos) {
+    maps.error().message = path + ": " + maps.error().message;
   }
-  const auto file = read_array_file(path, "");
-  if (!file) return with_path(file.error());
-  auto maps = from_file(*file);
-  return maps ? maps : with_path(maps.error());
+  return maps;
 }
 
 std::string expert_maps_json(const ExpertMaps& maps, MapFormat format) {

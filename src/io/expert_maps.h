@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -29,6 +30,8 @@ std::string_view name(MapFormat format);
 /// list. `experts` is the largest logical id + 1 unless the file says more. Errors name the file, layer, slot
 /// and value: ids below 0, layers of different lengths, a device list that does not match its count.
 base::Result<ExpertMaps> read_expert_maps(const std::string& path);
+/// The same of bytes in memory; at most `elements_max` numbers.
+base::Result<ExpertMaps> read_expert_maps_bytes(std::span<const std::byte> bytes, std::int64_t elements_max);
 
 /// Writes through a temporary file and a rename. kAscend needs ranks > 0 that divide the slots.
 base::Status write_expert_maps(const std::string& path, const ExpertMaps& maps, MapFormat format);

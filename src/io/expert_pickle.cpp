@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <cstring>
-#include <map>
 #include <optional>
 #include <unordered_map>
+
+#include "io/expert_pickle_bytes.h"
+#include "io/expert_pickle_names.h"
 
 namespace trimtab::io {
 
@@ -16,138 +16,28 @@ namespace {
 using Kind = PickledValues::Kind;
 
 constexpr std::size_t kDimensionsMax = 8;
-constexpr std::size_t kNameBytesMax = 256;  // of storages and globals
-constexpr std::size_t kKeysMax = 4'096;     // of one dict; a dump's have a dozen
-
-/// The names that a pickle may use. Storages and types carry their element type.
-enum class Name : std::uint8_t { kOrderedDict, kSize, kRebuild, kRebuildTyped, kUntyped, kTyped };
-struct Global {
-  Name name;
-  ElementType type;
-};
-
-std::optional<Global> global_of(const std::string& name) {
-  using enum ElementType;
-  static const std::map<std::string, Global, std::less<>> known = {
-      {"collections OrderedDict", {Name::kOrderedDict, kFloat32}},
-      {"torch Size", {Name::kSize, kFloat32}},
-      {"torch._utils _rebuild_tensor", {Name::kRebuild, kFloat32}},
-      {"torch._utils _rebuild_tensor_v2", {Name::kRebuild, kFloat32}},
-      {"torch._utils _rebuild_tensor_v3", {Name::kRebuildTyped, kFloat32}},
-      {"torch.storage UntypedStorage", {Name::kUntyped, kUint8}},
-      {"torch FloatStorage", {Name::kTyped, kFloat32}},
-      {"torch DoubleStorage", {Name::kTyped, kFloat64}},
-      {"torch HalfStorage", {Name::kTyped, kFloat16}},
-      {"torch BFloat16Storage", {Name::kTyped, kBfloat16}},
-      {"torch LongStorage", {Name::kTyped, kInt64}},
-      {"torch IntStorage", {Name::kTyped, kInt32}},
-      {"torch ShortStorage", {Name::kTyped, kInt16}},
-      {"torch CharStorage", {Name::kTyped, kInt8}},
-      {"torch ByteStorage", {Name::kTyped, kUint8}},
-      {"torch BoolStorage", {Name::kTyped, kBool}},
-      {"torch float32", {Name::kTyped, kFloat32}},
-      {"torch float64", {Name::kTyped, kFloat64}},
-      {"torch float16", {Name::kTyped, kFloat16}},
-      {"torch bfloat16", {Name::kTyped, kBfloat16}},
-      {"torch int64", {Name::kTyped, kInt64}},
-      {"torch int32", {Name::kTyped, kInt32}},
-      {"torch int16", {Name::kTyped, kInt16}},
-      {"torch int8", {Name::kTyped, kInt8}},
-      {"torch uint8", {Name::kTyped, kUint8}},
-      {"torch uint16", {Name::kTyped, kUint16}},
-      {"torch uint32", {Name::kTyped, kUint32}},
-      {"torch uint64", {Name::kTyped, kUint64}},
-      {"torch bool", {Name::kTyped, kBool}},
-  };
-  const auto found = known.find(name);
-  return found == known.end() ? std::nullopt : std::optional(found->second);
-}
-
-std::string printable(std::string_view text) {
-  std::string out(text.substr(0, kNameBytesMax));
-  for (char& c : out) {
-    if (c < ' ' || c > '~') c = '?';
-  }
-  return out;
-}
+constexpr std::size_t kKeysMax = 4'096;  // of one dict; a dump's have a dozen
 
 }  // namespace
 
-const PickledValues::Node* PickledValues::find(Node dict, std::string_view key) const {
-  if (kind(dict) != Kind::kDict) return nullptr;
-  const auto& pairs = lists_[index(dict)];
-  for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
-    if (kind(pairs[i]) == Kind::kText && text(pairs[i]) == key) return &pairs[i + 1];
-  }
-  return nullptr;
-}
-
-std::vector<std::string> PickledValues::keys(Node dict) const {
-  std::vector<std::string> out;
-  if (kind(dict) != Kind::kDict) return out;
-  const auto pairs = items(dict);
-  for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
-    if (kind(pairs[i]) == Kind::kText) out.push_back(printable(text(pairs[i])));
-  }
-  return out;
-}
-
-/// The stack machine. One opcode a call; `failed_` keeps the first error.
-class PickleMachine {
+/// The stack machine. One opcode a call; `failed()` keeps the first error.
+class PickleMachine : private PickleBytes {
  public:
-  explicit PickleMachine(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  explicit PickleMachine(std::span<const std::byte> bytes) : PickleBytes(bytes) {}
 
   base::Result<PickledValues> run() {
-    while (!stopped_ && !failed_) {
-      const std::size_t start = at_;
+    while (!stopped_ && !failed()) {
+      const std::size_t start = at();
       const int code = static_cast<int>(number(1));
-      if (failed_) break;
+      if (failed()) break;
       step(code, start);
     }
-    if (failed_) return tl::unexpected(*failed_);
+    if (failed()) return tl::unexpected(*failure());
     return std::move(values_);
   }
 
  private:
   using Node = PickledValues::Node;
-
-  void fail(std::string message, base::Code code = base::Code::kDataLoss) {
-    if (!failed_) failed_ = base::Error{code, std::move(message), "pickle"};
-  }
-
-  std::span<const std::byte> take(std::size_t n) {
-    if (n > bytes_.size() - at_) {
-      fail(fmt::format("the pickle is cut short at byte {} of {}", at_, bytes_.size()));
-      return {};
-    }
-    const auto out = bytes_.subspan(at_, n);
-    at_ += n;
-    return out;
-  }
-
-  std::uint64_t number(std::size_t n) {
-    const auto raw = take(n);
-    std::uint64_t out = 0;
-    for (std::size_t i = raw.size(); i-- > 0;) out = out << 8 | std::to_integer<std::uint64_t>(raw[i]);
-    return out;
-  }
-
-  std::string text(std::size_t n) {
-    const auto raw = take(n);
-    return {reinterpret_cast<const char*>(raw.data()), raw.size()};
-  }
-
-  std::string line() {
-    const auto rest = bytes_.subspan(at_, std::min(bytes_.size() - at_, kNameBytesMax));
-    const auto end = std::find(rest.begin(), rest.end(), std::byte{'\n'});
-    if (end == rest.end()) {
-      fail(fmt::format("a name without an end at byte {}", at_));
-      return {};
-    }
-    std::string out = text(static_cast<std::size_t>(end - rest.begin()));
-    ++at_;
-    return out;
-  }
 
   Node make(Kind kind, std::int64_t value) {
     values_.nodes_.push_back({kind, value});
@@ -166,7 +56,7 @@ class PickleMachine {
 
   Node pop() {
     if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) {
-      fail(fmt::format("the pickle's stack runs empty at byte {}", at_));
+      fail(fmt::format("the pickle's stack runs empty at byte {}", at()));
       return 0;
     }
     const Node out = stack_.back();
@@ -176,7 +66,7 @@ class PickleMachine {
 
   std::vector<Node> pop_mark() {
     if (marks_.empty()) {
-      fail(fmt::format("the pickle's mark is missing at byte {}", at_));
+      fail(fmt::format("the pickle's mark is missing at byte {}", at()));
       return {};
     }
     const auto from = stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back());
@@ -188,7 +78,7 @@ class PickleMachine {
 
   std::vector<Node> pop_some(std::size_t n) {
     std::vector<Node> out(n);
-    for (std::size_t i = n; i-- > 0 && !failed_;) out[i] = pop();
+    for (std::size_t i = n; i-- > 0 && !failed();) out[i] = pop();
     return out;
   }
 
@@ -199,10 +89,10 @@ class PickleMachine {
   /// Adds to the list or dict on top.
   void extend(const std::vector<Node>& added, Kind kind) {
     const Node node = pop();
-    if (failed_) return;
+    if (failed()) return;
     if (!is(node, kind) || (kind == Kind::kDict && added.size() % 2 != 0)) {
       return fail(
-          fmt::format("items for what is no {} at byte {}", kind == Kind::kDict ? "dict" : "list", at_));
+          fmt::format("items for what is no {} at byte {}", kind == Kind::kDict ? "dict" : "list", at()));
     }
     auto& items = values_.lists_[values_.index(node)];
     items.insert(items.end(), added.begin(), added.end());
@@ -237,7 +127,7 @@ class PickleMachine {
     const Global* type = parts.size() == 5 ? global_at(parts[1]) : nullptr;
     if (type == nullptr || (type->name != Name::kTyped && type->name != Name::kUntyped) ||
         !is(parts[2], Kind::kText) || !is(parts[4], Kind::kInt) ||
-        values_.text(parts[2]).size() > kNameBytesMax || values_.integer(parts[4]) < 0) {
+        values_.text(parts[2]).size() > kPickleNameBytesMax || values_.integer(parts[4]) < 0) {
       return fail("a storage of a form that torch.save does not write", base::Code::kUnsupported);
     }
     PickledTensor tensor;
@@ -291,7 +181,7 @@ class PickleMachine {
   void reduce() {
     const Node arguments = pop();
     const Node callee = pop();
-    if (failed_) return;
+    if (failed()) return;
     const Global* what = global_at(callee);
     if (what == nullptr || !is(arguments, Kind::kTuple)) {
       return fail("a call of what is no function", base::Code::kUnsupported);
@@ -319,7 +209,7 @@ class PickleMachine {
 
   void memoize(std::uint64_t key) {
     const Node top = pop();
-    if (failed_) return;
+    if (failed()) return;
     push(top);
     memo_[key] = top;
   }
@@ -347,14 +237,11 @@ class PickleMachine {
   bool step_container(int code);
   bool step_call(int code);
 
-  std::span<const std::byte> bytes_;
-  std::size_t at_ = 0;
   PickledValues values_;
   std::vector<Node> stack_;
   std::vector<std::size_t> marks_;
   std::vector<Global> globals_;
   std::unordered_map<std::uint64_t, Node> memo_;
-  std::optional<base::Error> failed_;
   bool stopped_ = false;
 };
 
@@ -368,10 +255,8 @@ bool PickleMachine::step_scalar(int code) {
       push(Kind::kBool, code == 0x88 ? 1 : 0);
       return true;
     case 'K':
-      push(Kind::kInt, static_cast<std::int64_t>(number(1)));
-      return true;
     case 'M':
-      push(Kind::kInt, static_cast<std::int64_t>(number(2)));
+      push(Kind::kInt, static_cast<std::int64_t>(number(code == 'K' ? 1 : 2)));
       return true;
     case 'J':
       push(Kind::kInt, static_cast<std::int32_t>(static_cast<std::uint32_t>(number(4))));
@@ -444,18 +329,18 @@ bool PickleMachine::step_call(int code) {
     case 'c': {
       const std::string module = line();
       const std::string name = line();
-      if (!failed_) global(module, name);
+      if (!failed()) global(module, name);
       return true;
     }
     case 0x93: {
       const std::vector<Node> names = pop_some(2);
-      if (failed_) return true;
+      if (failed()) return true;
       if (!is(names[0], Kind::kText) || !is(names[1], Kind::kText)) {
         fail("a global whose name is no text", base::Code::kUnsupported);
         return true;
       }
-      global(values_.text(names[0]).substr(0, kNameBytesMax),
-             values_.text(names[1]).substr(0, kNameBytesMax));
+      global(values_.text(names[0]).substr(0, kPickleNameBytesMax),
+             values_.text(names[1]).substr(0, kPickleNameBytesMax));
       return true;
     }
     case 'R':
@@ -463,7 +348,7 @@ bool PickleMachine::step_call(int code) {
       return true;
     case 'Q': {
       const Node id = pop();
-      if (!failed_) persistent(id);
+      if (!failed()) persistent(id);
       return true;
     }
     case 'q':
