@@ -18,25 +18,15 @@ namespace {
 using experts_eval::Loads;
 using experts_eval::Score;
 
-/// One layer as the evaluation wants it: whole tokens.
-base::Result<Loads> layer_loads(const io::ExpertLoads& loads, std::int32_t layer) {
-  Loads out{loads.steps, 1, loads.experts, {}};
-  const auto experts = static_cast<std::size_t>(loads.experts),
-             layers = static_cast<std::size_t>(loads.layers);
-  out.counts.reserve(static_cast<std::size_t>(loads.steps) * experts);
-  for (std::size_t step = 0; step < static_cast<std::size_t>(loads.steps); ++step) {
-    const double* row = loads.counts.data() + (step * layers + static_cast<std::size_t>(layer)) * experts;
-    for (std::size_t expert = 0; expert < experts; ++expert) {
-      if (row[expert] != std::floor(row[expert]) || row[expert] > std::numeric_limits<std::int32_t>::max()) {
-        return wrong(
-            fmt::format("step {}, layer {}, expert {}: {} is no whole number up to 2^31 - 1; --rolling and "
-                        "--heldout replay tokens, not averages",
-                        step, layer, expert, row[expert]));
-      }
-      out.counts.push_back(static_cast<std::int32_t>(row[expert]));
-    }
+/// A count as a whole number of tokens.
+base::Result<std::int32_t> tokens_of(double count, std::size_t step, std::size_t layer, std::size_t expert) {
+  if (count == std::floor(count) && count <= std::numeric_limits<std::int32_t>::max()) {
+    return static_cast<std::int32_t>(count);
   }
-  return out;
+  return wrong(fmt::format(
+      "step {}, layer {}, expert {}: {} is no whole number of tokens up to 2^31 - 1; replaying needs "
+      "tokens, not averages",
+      step, layer, expert, count));
 }
 
 using Evaluate = std::function<base::Result<Score>(const Loads&, const experts_eval::Rule&)>;
@@ -69,7 +59,7 @@ base::Result<Score> over_layers(const io::ExpertLoads& loads, std::int32_t score
   std::vector<double> tokens(layers, 0);
   experts_host::each_layer(loads.layers, threads, [&](std::int32_t layer) {
     const auto at = static_cast<std::size_t>(layer);
-    const auto one = layer_loads(loads, layer);
+    const auto one = layer_tokens(loads, layer);
     if (!one) {
       found[at] = base::Result<Score>(tl::unexpected(one.error()));
     } else {
@@ -109,6 +99,35 @@ experts_eval::Rule incremental_rule(const RollingArguments& arguments, const std
 }
 
 }  // namespace
+
+base::Result<Loads> layer_tokens(const io::ExpertLoads& loads, std::int32_t layer) {
+  Loads out{loads.steps, 1, loads.experts, {}};
+  const auto experts = static_cast<std::size_t>(loads.experts),
+             layers = static_cast<std::size_t>(loads.layers);
+  out.counts.reserve(static_cast<std::size_t>(loads.steps) * experts);
+  for (std::size_t step = 0; step < static_cast<std::size_t>(loads.steps); ++step) {
+    const double* row = loads.counts.data() + (step * layers + static_cast<std::size_t>(layer)) * experts;
+    for (std::size_t expert = 0; expert < experts; ++expert) {
+      const auto tokens = tokens_of(row[expert], step, static_cast<std::size_t>(layer), expert);
+      if (!tokens) return tl::unexpected(tokens.error());
+      out.counts.push_back(*tokens);
+    }
+  }
+  return out;
+}
+
+base::Result<Loads> all_tokens(const io::ExpertLoads& loads) {
+  Loads out{loads.steps, loads.layers, loads.experts, {}};
+  out.counts.reserve(loads.counts.size());
+  const auto experts = static_cast<std::size_t>(loads.experts),
+             layers = static_cast<std::size_t>(loads.layers);
+  for (std::size_t i = 0; i < loads.counts.size(); ++i) {
+    const auto tokens = tokens_of(loads.counts[i], i / (layers * experts), i / experts % layers, i % experts);
+    if (!tokens) return tl::unexpected(tokens.error());
+    out.counts.push_back(*tokens);
+  }
+  return out;
+}
 
 base::Result<std::vector<RuleScore>> roll_rules(const io::ExpertLoads& loads, const experts::Shape& shape,
                                                 const RollingArguments& arguments) {

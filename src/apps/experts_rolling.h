@@ -23,6 +23,10 @@ struct RollingArguments {
   experts::PlanOptions options;
 };
 
+/// One layer, or all, in whole tokens. Errors: counts that are no whole numbers up to 2^31 - 1.
+base::Result<experts_eval::Loads> layer_tokens(const io::ExpertLoads& loads, std::int32_t layer);
+base::Result<experts_eval::Loads> all_tokens(const io::ExpertLoads& loads);
+
 /// Rolls through the loads: by number for ever, DeepInfer's rule every `peer_every` steps, our incremental
 /// plans every `every` steps. Layers in parallel. Errors: counts that are no whole numbers up to 2^31 - 1,
 /// too few steps (the message says how many are needed).
