@@ -43,14 +43,13 @@ void print_advice(const AdviseCommand& command, const experts_eval::AdviseResult
   const report::Style style = report::terminal_style(STDOUT_FILENO);
   report::Table table({{"EP"},
                        {"slots"},
-                       {"redundant"},
+                       {"extra"},
                        {"none"},
-                       {"by number"},
                        {"balanced"},
                        {"memory"},
                        {"a rank"},
-                       {"step saved"},
-                       {"after moves"},
+                       {"saved"},
+                       {"net"},
                        {"every"},
                        {"even after"},
                        {"", report::Align::kLeft}});
@@ -61,8 +60,7 @@ void print_advice(const AdviseCommand& command, const experts_eval::AdviseResult
     if (static_cast<std::int32_t>(i) == result.best_row) mark += mark.empty() ? "best" : ", best";
     table.add_row({fmt::format("{}", row.ep_size), fmt::format("{}", row.slots),
                    fmt::format("{}", row.redundant), fmt::format("{:.3f}", row.balance_none),
-                   fmt::format("{:.3f}", row.balance_static), fmt::format("{:.3f}", row.balance),
-                   bytes_text(static_cast<double>(row.memory_bytes)),
+                   fmt::format("{:.3f}", row.balance), bytes_text(static_cast<double>(row.memory_bytes)),
                    bytes_text(static_cast<double>(row.memory_bytes_per_rank)),
                    fmt::format("{:.2f} %", 100 * row.step_saved_ratio),
                    fmt::format("{:.2f} %", 100 * row.step_saved_net_ratio),
@@ -87,13 +85,13 @@ void print_advice(const AdviseCommand& command, const experts_eval::AdviseResult
                    best.ep_size, best.period_steps)
             << report::bar_chart(bars, {.reference = {}, .decimals = 3}, style);
   std::cout << fmt::format(
-      "\nnone: experts by number, no redundant slots; by number: with them, never re-placed; balanced: "
-      "planned from the\n"
-      "last {} steps, scored on steps the plan had not seen. A step waits {:.0f} % of its time for the "
-      "busiest rank\n"
-      "(--moe-step-share; measure yours). every: steps between re-placements that saves most; even after: "
-      "steps until\n"
-      "the first re-placement has paid for its moves.\n",
+      "\nextra: redundant slots; none: balance of experts by number without them; balanced: planned from the "
+      "last {} steps,\n"
+      "scored on steps that the plan had not seen; saved: part of a step, which waits {:.0f} % of its time "
+      "for the busiest\n"
+      "rank (--moe-step-share; measure yours); net: after what moves cost; every: the steps between "
+      "re-placements that\n"
+      "save most; even after: steps until the first re-placement has paid for its moves.\n",
       command.options.window_steps, 100 * command.options.moe_step_share);
   if (best.step_saved_net_ratio <= 0) {
     std::cout << "\nNot worth it on these loads: moves cost what balance saves.\n";

@@ -50,8 +50,8 @@ std::string rules_table(const std::vector<RuleScore>& rules, const report::Style
   report::Table table({{"rule", report::Align::kLeft},
                        {"balance"},
                        {"mean ratio"},
-                       {"copies moved per layer and step"},
-                       {"slots moved per plan"},
+                       {"moves/layer/step"},
+                       {"moved/plan"},
                        {"duplicates"}});
   for (const RuleScore& rule : rules) {
     table.add_row({rule.name, fmt::format("{:.4f}", rule.score.of_sums),
@@ -129,7 +129,8 @@ base::Status run_maps(const EvaluateCommand& command, const io::ExpertLoads& loa
   std::cout << fmt::format("{} layers of {} experts, {} steps; {} slots on {} ranks; {}{}\n\n", loads.layers,
                            loads.experts, loads.steps, shape.slots, shape.ranks, name,
                            against == nullptr ? "" : " (before) against " + command.against + " (after)");
-  std::cout << layers_table(scores, shape, command.all_layers ? scores.size() : 8, against != nullptr, style);
+  std::cout << layers_table(scores, shape, command.all_layers ? scores.size() : 8,
+                            against != nullptr ? LayerColumns::kMoves : LayerColumns::kOne, style);
   const std::int32_t shown = command.layer >= 0 ? command.layer : worst_layer(scores);
   const auto window = window_of(loads, shown);
   if (!window) return tl::unexpected(window.error());

@@ -67,8 +67,11 @@ Totals totals_of(std::span<const experts::MovePlan> plans, const experts::MoveCo
       out.locals += plan.by_host[host].locals;
     }
     for (const experts::MoveBatch& batch : plan.batches) {
-      const auto times = experts::host_ns(plan, batch, costs);
-      out.host_ns += times.empty() ? 0 : *std::max_element(times.begin(), times.end());
+      std::int64_t longest = 0;
+      for (const experts::HostTime& time : experts::host_times(plan, batch, costs)) {
+        longest = std::max(longest, time.ns());
+      }
+      out.host_ns += longest;
     }
     out.batches += static_cast<std::int64_t>(plan.batches.size());
     out.slices = std::max(out.slices, plan.slices);

@@ -68,9 +68,10 @@ base::Result<LayerPlan> plan_one(const experts::Shape& shape, const io::ExpertLo
   if (before.empty()) before = experts::initial_map(shape);
   old.slots = static_cast<std::int32_t>(before.size());
   LayerPlan out;
+  // Without a map in force the engine loads this one at its start, and nothing moves.
   out.score = {layer, experts::balance_of(old, before, *window).of_sums,
                experts::balance_of(shape, plan->map, *window).of_sums, 0,
-               experts::received_copies(shape, before, plan->map)};
+               in_force.empty() ? 0 : experts::received_copies(shape, before, plan->map)};
   for (const double total : window->totals()) out.score.tokens += total;
   out.ranks_before = rank_loads(old, before, *window);
   out.ranks_after = rank_loads(shape, plan->map, *window);
@@ -143,15 +144,19 @@ void print_plan(const PlanCommand& command, const experts::Shape& shape, const i
       loads.layers, loads.experts, loads.steps, shape.slots, shape.ranks, shape.slots_per_rank(),
       shape.redundant(), options.start == experts::Start::kFresh ? "a fresh" : "an incremental",
       command.scope);
-  std::cout << layers_table(scores, shape, command.all_layers ? plans.size() : 8, true, style);
+  std::cout << layers_table(scores, shape, command.all_layers ? plans.size() : 8,
+                            command.current.empty() ? LayerColumns::kTwo : LayerColumns::kMoves, style);
   std::cout << fmt::format("\nbalance: sum over steps of the busiest rank / the mean rank; before: {}\n",
                            command.current.empty() ? "experts by number, as engines start" : command.current);
   const double redundant = static_cast<double>(expert_bytes) * shape.redundant() * loads.layers;
-  const double moved = static_cast<double>(expert_bytes) * static_cast<double>(total_received(scores));
-  std::cout << fmt::format(
-      "memory of the redundant copies: {} in all, {} a rank; copies to move: {} ({} a copy)\n",
-      bytes_text(redundant), bytes_text(redundant / shape.ranks), bytes_text(moved),
-      bytes_text(static_cast<double>(expert_bytes)));
+  std::cout << fmt::format("memory of the redundant copies: {} in all, {} a rank, at {} a copy\n",
+                           bytes_text(redundant), bytes_text(redundant / shape.ranks),
+                           bytes_text(static_cast<double>(expert_bytes)));
+  if (!command.current.empty()) {
+    const double moved = static_cast<double>(expert_bytes) * static_cast<double>(total_received(scores));
+    std::cout << fmt::format("copies to move: {}; trimtab experts moves tells bytes per rank and time\n",
+                             bytes_text(moved));
+  }
   const std::int32_t shown = command.layer >= 0 ? command.layer : worst_layer(scores);
   const LayerPlan& plan = plans[static_cast<std::size_t>(shown)];
   std::cout << fmt::format("\nlayer {}{}: tokens of each rank / the mean rank\n", shown,

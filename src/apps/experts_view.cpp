@@ -42,7 +42,7 @@ std::int32_t worst_layer(std::span<const LayerScore> layers) {
 }
 
 std::string layers_table(std::span<const LayerScore> layers, const experts::Shape& shape,
-                         std::size_t rows_max, bool has_after, const report::Style& style) {
+                         std::size_t rows_max, LayerColumns columns, const report::Style& style) {
   std::vector<LayerScore> shown(layers.begin(), layers.end());
   const bool cut = shown.size() > rows_max;
   if (cut) {
@@ -50,19 +50,22 @@ std::string layers_table(std::span<const LayerScore> layers, const experts::Shap
                      [](const LayerScore& a, const LayerScore& b) { return a.before > b.before; });
     shown.resize(rows_max);
   }
-  std::vector<report::Column> columns = {{"layer", report::Align::kRight}};
-  if (has_after) {
-    for (const char* title : {"balance before", "after", "copies received", "of slots"})
-      columns.push_back({title});
-  } else {
-    columns.push_back({"balance"});
+  std::vector<report::Column> titles = {{"layer"},
+                                        {columns == LayerColumns::kOne ? "balance" : "balance before"}};
+  if (columns != LayerColumns::kOne) titles.push_back({"after"});
+  if (columns == LayerColumns::kMoves) {
+    titles.push_back({"copies received"});
+    titles.push_back({"of slots"});
   }
-  report::Table table(columns);
+  report::Table table(titles);
   const auto add = [&](std::string name, const LayerScore& row, double slots) {
-    if (!has_after) return table.add_row({std::move(name), fmt::format("{:.4f}", row.before)});
-    table.add_row({std::move(name), fmt::format("{:.4f}", row.before), fmt::format("{:.4f}", row.after),
-                   fmt::format("{}", row.received),
-                   fmt::format("{:.1f} %", 100 * static_cast<double>(row.received) / slots)});
+    std::vector<std::string> cells = {std::move(name), fmt::format("{:.4f}", row.before)};
+    if (columns != LayerColumns::kOne) cells.push_back(fmt::format("{:.4f}", row.after));
+    if (columns == LayerColumns::kMoves) {
+      cells.push_back(fmt::format("{}", row.received));
+      cells.push_back(fmt::format("{:.1f} %", 100 * static_cast<double>(row.received) / slots));
+    }
+    table.add_row(std::move(cells));
   };
   for (const LayerScore& layer : shown) add(fmt::format("{}", layer.layer), layer, shape.slots);
   if (cut) {

@@ -28,10 +28,12 @@ std::int64_t total_received(std::span<const LayerScore> layers);
 /// The layer that was worst before.
 std::int32_t worst_layer(std::span<const LayerScore> layers);
 
-/// A row per layer, the `rows_max` worst unless all fit, and the total. Without `has_after` the map is only
-/// scored.
+/// What a table of layers shows: one balance, two, or two and the copies that move between them.
+enum class LayerColumns { kOne, kTwo, kMoves };
+
+/// A row per layer, the `rows_max` worst unless all fit, and the total.
 std::string layers_table(std::span<const LayerScore> layers, const experts::Shape& shape,
-                         std::size_t rows_max, bool has_after, const report::Style& style);
+                         std::size_t rows_max, LayerColumns shown, const report::Style& style);
 
 /// Tokens of each rank over the window, relative to the mean rank, [ranks].
 std::vector<double> rank_loads(const experts::Shape& shape, std::span<const std::int32_t> map,
