@@ -34,9 +34,19 @@ base::Result<std::int32_t> small(std::optional<std::int64_t> value, std::int32_t
                                  const char* flag) {
   if (!value) return otherwise;
   if (*value < 0 || *value > (1 << 20)) {
-    return wrong(fmt::format("{} {}: give a number from 1 to {}", flag, *value, 1 << 20));
+    return wrong(fmt::format("{} {}: give a number from 0 to {}", flag, *value, 1 << 20));
   }
   return static_cast<std::int32_t>(*value);
+}
+
+/// The flag to turn, by what the shape's error is about.
+std::string_view flag_of(std::string_view message) {
+  if (message.find("physical slots") != std::string_view::npos) {
+    return " (--ep-size, --num-redundant-experts or --num-physical-experts)";
+  }
+  if (message.find("groups") != std::string_view::npos) return " (--num-groups)";
+  if (message.find("nodes") != std::string_view::npos) return " (--num-nodes)";
+  return " (--ep-size)";
 }
 
 /// Physical experts from the flags, or from the map in force.
@@ -128,8 +138,7 @@ base::Result<experts::Shape> shape_of(const ShapeArguments& arguments, std::int3
   if (!slots) return tl::unexpected(slots.error());
   shape.slots = *slots;
   if (auto status = experts::check(shape); !status) {
-    status.error().message +=
-        " (--ep-size, --num-redundant-experts or --num-physical-experts, --num-nodes, --num-groups)";
+    status.error().message += flag_of(status.error().message);
     status.error().origin.clear();
     return tl::unexpected(status.error());
   }

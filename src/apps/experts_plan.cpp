@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -164,6 +166,15 @@ void print_plan(const PlanCommand& command, const experts::Shape& shape, const i
   std::cout << rank_chart(plan.ranks_before, plan.ranks_after, style);
 }
 
+/// Before the work rather than after it.
+base::Status check_writable(const std::string& path) {
+  const std::size_t end = path.find_last_of('/');
+  const std::string directory = end == std::string::npos ? "." : end == 0 ? "/" : path.substr(0, end);
+  if (::access(directory.c_str(), W_OK) == 0) return {};
+  return base::fail(base::Code::kIo, fmt::format("--output {}: cannot write into {}: {}", path, directory,
+                                                 std::strerror(errno)));
+}
+
 base::Status run(const PlanCommand& command) {
   const auto options = options_of(command);
   if (!options) return tl::unexpected(options.error());
@@ -175,6 +186,7 @@ base::Status run(const PlanCommand& command) {
     const auto chosen = format_of(command.output, command.format);
     if (!chosen) return tl::unexpected(chosen.error());
     format = *chosen;
+    TRIMTAB_TRY(check_writable(command.output));
   }
   const auto loads = read_loads(command.loads, std::cerr);
   if (!loads) return tl::unexpected(loads.error());
