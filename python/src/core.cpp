@@ -123,6 +123,7 @@ NB_MODULE(_core, m) {
   bind_experts_plan(experts);
   bind_experts_advise(experts);
   bind_experts_dispatch(experts);
+  bind_experts_locality(experts);
   bind_experts_runtime(experts);
   bind_experts_evaluation(experts);
 }

@@ -145,6 +145,8 @@ void bind_repair(nb::module_& m) {
       .def_prop_ro("map", [](const experts::Repair& self) { return to_numpy(self.map, {self.map.size()}); })
       .def_ro("value_before", &experts::Repair::value_before)
       .def_ro("value", &experts::Repair::value)
+      .def_ro("overload_before", &experts::Repair::overload_before)
+      .def_ro("overload", &experts::Repair::overload)
       .def_ro("received", &experts::Repair::received)
       .def_ro("trials", &experts::Repair::trials);
   nb::class_<experts::Repairer>(m, "Repairer")

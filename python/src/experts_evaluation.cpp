@@ -193,6 +193,7 @@ void bind_weighted_options(nb::module_& m) {
       .def_rw("move_price", &WeightedOptions::move_price)
       .def_rw("delay_steps", &WeightedOptions::delay_steps)
       .def_rw("first_step", &WeightedOptions::first_step)
+      .def_rw("first_window_steps", &WeightedOptions::first_window_steps)
       .def_rw("parts", &WeightedOptions::parts)
       .def_prop_rw(
           "repair_tolerance", [](const WeightedOptions& self) { return self.repair.tolerance; },

@@ -12,6 +12,7 @@ from trimtab.experts.advice import advise
 from trimtab.experts.dispatch import LoadEstimator, Repairer, Shares, Tables, replica_of, tables
 from trimtab.experts.evaluation import (deepinfer_plan, deepseek_plan, held_out, in_window, nodes_per_token, rolling, synthetic_loads,
                                         weighted_rolling)
+from trimtab.experts.locality import LocalShares, count_nodes
 from trimtab.experts.placement import DriftDetector, Statistics, plan_moves, worth
 from trimtab.experts.planning import Planner, Plans, duplicates, physical_slots
 from trimtab.experts.published import rebalance_experts, rebalance_experts_global
@@ -20,7 +21,7 @@ __all__ = [
     # Plans
     'Planner', 'Plans', 'duplicates', 'physical_slots', 'rebalance_experts', 'rebalance_experts_global',
     # Dispatch
-    'LoadEstimator', 'Repairer', 'Shares', 'Tables', 'replica_of', 'tables',
+    'LoadEstimator', 'LocalShares', 'Repairer', 'Shares', 'Tables', 'count_nodes', 'replica_of', 'tables',
     # Re-placement
     'DriftDetector', 'Statistics', 'plan_moves', 'worth',
     # Evaluation

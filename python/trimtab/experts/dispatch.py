@@ -102,18 +102,17 @@ class LoadEstimator:
 class Repairer:
     """The plan for an engine that dispatches by weight: moves copies only where no shares could level the ranks.
 
-    tolerance: nothing is done while the least possible peak is at most (1 + tolerance) x the mean. gain_min: part of the mean that each
-    moved copy must save. None: the defaults for the shape. moves_max: copies a call.
+    tolerance: ranks are asked to carry at most (1 + tolerance) x the mean; what is above is overload. gain_min: part of the mean by which
+    each moved copy must lower the overload, summed over ranks. moves_max: copies a call.
     """
 
-    def __init__(self, experts, ranks, *, tolerance=None, gain_min=None, moves_max=8):
+    def __init__(self, experts, ranks, *, tolerance=0.01, gain_min=0.02, moves_max=8):
         self._experts, self._ranks = _arrays.whole(experts, 'experts', 1), _arrays.whole(ranks, 'ranks', 1)
-        self._repairer = _core.Repairer(-1.0 if tolerance is None else float(tolerance), -1.0 if gain_min is None else float(gain_min),
-                                        _arrays.whole(moves_max, 'moves_max', 0))
+        self._repairer = _core.Repairer(float(tolerance), float(gain_min), _arrays.whole(moves_max, 'moves_max', 0))
 
     def repair(self, tokens, current):
         """tokens: [experts], an estimate; current: [slots]. Returns map int32 [slots], value_before and value (least possible peak over
-        mean), received and trials."""
+        mean), overload_before and overload (parts of the mean), received and trials."""
         current = _arrays.integers(current, 'current', '[slots]')
         shape = _core.Shape(self._experts, len(current), self._ranks)
         return self._repairer.repair(shape, _arrays.counts(tokens, 'tokens', '[experts]').astype(numpy.float64), current)
