@@ -7,7 +7,8 @@
 
 namespace trimtab::experts {
 
-/// What each expert will draw in the steps after the window, [experts], padded with zeros to a multiple of 16.
+/// What each expert will draw in the steps after the window, [experts], padded with zeros to a multiple
+/// of 16.
 ///
 /// A Kalman filter on a local level, per expert: counts are Poisson about a rate that wanders by a part of
 /// itself each step, so busy experts get short memories (2 to 3 steps at 256 tokens) and idle ones long (20

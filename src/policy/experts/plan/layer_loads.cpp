@@ -36,13 +36,18 @@ std::vector<double> recency_weights(std::int32_t steps, double recency_steps) {
 }
 
 void LayerLoads::assign(const LoadWindow& window, std::span<const double> weights, std::int32_t bin) {
+  assign_by_expert(window, weights, bin);
+  transpose();
+  multiply(weights, bin);
+}
+
+void LayerLoads::assign_by_expert(const LoadWindow& window, std::span<const double> weights,
+                                  std::int32_t bin) {
   experts = window.experts();
   experts_padded = (experts + kExpertPad - 1) / kExpertPad * kExpertPad;
   steps = (window.steps() + bin - 1) / bin;
   steps_padded = (steps + LoadWindow::kLanes - 1) / LoadWindow::kLanes * LoadWindow::kLanes;
   fill(window, weights, bin);
-  transpose();
-  multiply(weights, bin);
 }
 
 void LayerLoads::fill(const LoadWindow& window, std::span<const double> weights, std::int32_t bin) {

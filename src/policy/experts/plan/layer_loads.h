@@ -28,6 +28,8 @@ struct LayerLoads {
   /// `weights`: of each step of the window, oldest first; empty: all 1. The Gram matrix takes each step's
   /// square with its weight once.
   void assign(const LoadWindow& window, std::span<const double> weights, std::int32_t bin);
+  /// Only `by_expert`, which the walk reads.
+  void assign_by_expert(const LoadWindow& window, std::span<const double> weights, std::int32_t bin);
 
   std::span<const float> of(std::int32_t expert) const {
     return {by_expert.data() + static_cast<std::size_t>(expert) * static_cast<std::size_t>(steps_padded),

@@ -30,6 +30,8 @@ void PeakSearch::start(std::span<const float> loads, std::span<const std::int32_
   double total = 0;
   for (const double load : loads_) total += load;
   for (double& load : loads_) load = total > 0 ? load * shape_.ranks / total : 0;
+  changed_.assign(at(shape_.ranks), 0);
+  any_changed_ = false;
   held_.assign(at(shape_.ranks) * at(shape_.experts), 0);
   had_ = held_;
   ranks_of_.resize(at(shape_.experts));
@@ -38,6 +40,7 @@ void PeakSearch::start(std::span<const float> loads, std::span<const std::int32_
     const std::int32_t rank = shape_.rank_of_slot(slot), expert = map_[at(slot)];
     held_[cell(rank, expert)] = 1;
     had_[cell(rank, before[at(slot)])] = 1;
+    if (before[at(slot)] != expert) changed_[at(rank)] = 1, any_changed_ = true;
     ranks_of_[at(expert)].push_back(rank);
   }
   measure();
@@ -82,6 +85,15 @@ void PeakSearch::prepare() {
     for (const std::int32_t rank : ranks_of_[at(expert)])
       burden_[at(expert)] += power(level_[at(rank)] + less) - power_[at(rank)];
   }
+  slot_room_.resize(map_.size());
+  slot_sum_.resize(map_.size());
+  for (const std::int32_t slot : spare_) {
+    const std::int32_t gone = map_[at(slot)];
+    const double level = level_[at(shape_.rank_of_slot(slot))];
+    const double less = loads_[at(gone)] / (copies_[at(gone)] - 1) - share(gone);
+    slot_room_[at(slot)] = level - share(gone);
+    slot_sum_[at(slot)] = sum_ + burden_[at(gone)] - power(level + less);
+  }
 }
 
 void PeakSearch::set_limits() {
@@ -104,7 +116,9 @@ void PeakSearch::look_pair(std::int32_t hot, std::int32_t cool) {
   const double half = (level_[at(hot)] - level_[at(cool)]) / 2;
   const double middle = level_[at(hot)] - half;
   const double rest = sum_ - power_[at(hot)] - power_[at(cool)];
-  if (rest + 2 * power(middle) >= limit_[2]) return;
+  // Ranks that hold what they held before can undo nothing: both copies would be received.
+  const std::int32_t undone = (changed_[at(hot)] != 0 ? 2 : 0) + (changed_[at(cool)] != 0 ? 2 : 0);
+  if (rest + 2 * power(middle) >= limit_[4 - undone]) return;
   // What an exchange makes of the two ranks is symmetric about their middle: at each number of copies
   // received the exchange that comes nearest to it is best.
   const auto wanted = static_cast<float>(half);
@@ -160,22 +174,19 @@ double PeakSearch::sum_after_replace(std::int32_t slot, std::int32_t expert) con
 
 /// First as if the two experts shared no rank, which is nearly always so; then exactly.
 void PeakSearch::judge_replace(std::int32_t slot, std::int32_t expert) {
-  const std::int32_t gone = map_[at(slot)], here = shape_.rank_of_slot(slot);
+  const double others = slot_sum_[at(slot)] + relief_[at(expert)];
+  const std::int32_t here = shape_.rank_of_slot(slot);
+  const double limit = changed_[at(here)] == 0 ? limit_[3] : limit_[1];
+  if (others >= limit || others + power(slot_room_[at(slot)] + next_share_[at(expert)]) >= limit) return;
   if (held_[cell(here, expert)] != 0) return;
-  const double level = level_[at(here)];
-  const double less = loads_[at(gone)] / (copies_[at(gone)] - 1) - share(gone);
-  const double apart = sum_ + relief_[at(expert)] + burden_[at(gone)] - power(level + less) +
-                       power(level - share(gone) + next_share_[at(expert)]);
-  const std::int32_t received = price_of(here, expert) - price_of(here, gone);
-  if (!(apart < limit_[received + 2])) return;
   Change change;
   change.slot = slot;
   change.expert = expert;
-  offer(sum_after_replace(slot, expert), received, change);
+  offer(sum_after_replace(slot, expert), price_of(here, expert) - price_of(here, map_[at(slot)]), change);
 }
 
 void PeakSearch::look_copy_of_hot(std::int32_t expert) {
-  if (sum_ + relief_[at(expert)] >= limit_[2]) return;
+  if (sum_ + relief_[at(expert)] >= limit_[any_changed_ ? 1 : 3]) return;
   for (const std::int32_t slot : spare_) judge_replace(slot, expert);
 }
 
@@ -192,6 +203,9 @@ void PeakSearch::look_slots_of(std::int32_t hot) {
 
 void PeakSearch::apply(const Change& change, PeakResult& result) {
   moves_left_ -= change.received;
+  any_changed_ = true;
+  changed_[at(shape_.rank_of_slot(change.slot))] = 1;
+  if (change.partner >= 0) changed_[at(shape_.rank_of_slot(change.partner))] = 1;
   const std::int32_t here = shape_.rank_of_slot(change.slot), gone = map_[at(change.slot)];
   const auto leave = [&](std::int32_t rank, std::int32_t expert) {
     held_[cell(rank, expert)] = 0;
@@ -228,18 +242,20 @@ PeakResult PeakSearch::run(const Shape& shape, std::span<const float> loads,
   std::vector<std::int32_t> by_level(at(shape.ranks));
   std::iota(by_level.begin(), by_level.end(), 0);
   for (std::int32_t round = 0; round < 4 * shape.slots; ++round) {
-    std::ranges::stable_sort(
-        by_level, [&](std::int32_t a, std::int32_t b) { return level_[at(a)] > level_[at(b)]; });
+    std::ranges::stable_sort(by_level,
+                             [&](std::int32_t a, std::int32_t b) { return level_[at(a)] > level_[at(b)]; });
     best_ = {};
     set_limits();
     prepare();
-    for (std::int32_t expert = 0; expert < shape.experts; ++expert) look_copy_of_hot(expert);
     for (std::size_t hot = 0; hot < by_level.size(); ++hot) {
       // Whatever relieves only this rank and cooler ones cannot gain more than all of its part.
       if (sum_ - power_[at(by_level[hot])] >= limit_[2]) break;
-      look_slots_of(by_level[hot]);
-      for (std::size_t cool = by_level.size() - 1; cool > hot; --cool) look_pair(by_level[hot], by_level[cool]);
+      if (sum_ - power_[at(by_level[hot])] < limit_[changed_[at(by_level[hot])] == 0 ? 3 : 1])
+        look_slots_of(by_level[hot]);
+      for (std::size_t cool = by_level.size() - 1; cool > hot; --cool)
+        look_pair(by_level[hot], by_level[cool]);
     }
+    for (std::int32_t expert = 0; expert < shape.experts; ++expert) look_copy_of_hot(expert);
     if (best_.slot < 0) break;
     apply(best_, result);
     measure();

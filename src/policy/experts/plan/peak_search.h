@@ -66,16 +66,21 @@ class PeakSearch {
   double price_ = 0;
   std::int64_t moves_left_ = 0;
   SlotMap map_;
-  std::vector<double> loads_, share_, next_share_;  // [experts], the mean rank is 1: whole, of a copy, of one more
-  std::vector<std::int32_t> copies_;                // [experts]
-  std::vector<double> level_, power_;               // [ranks]
-  std::vector<double> relief_, burden_;             // [experts]: the sum's change if it gains, loses a copy
-  std::vector<float> slot_load_;                    // [slots]
-  std::vector<std::uint8_t> held_, had_;            // [ranks, experts]
+  std::vector<double> loads_, share_,
+      next_share_;                       // [experts], the mean rank is 1: whole, of a copy, of one more
+  std::vector<std::int32_t> copies_;     // [experts]
+  std::vector<double> level_, power_;    // [ranks]
+  std::vector<double> relief_, burden_;  // [experts]: the sum's change if it gains, loses a copy
+  std::vector<float> slot_load_;         // [slots]
+  std::vector<double> slot_room_,
+      slot_sum_;                          // [slots], of spare ones: without its copy, its rank, all others
+  std::vector<std::uint8_t> held_, had_;  // [ranks, experts]
+  std::vector<std::uint8_t> changed_;     // [ranks]: may hold other than before
   std::vector<std::vector<std::int32_t>> ranks_of_;  // [experts]
-  std::vector<std::int32_t> spare_;                 // slots whose expert has several copies
-  double sum_ = 0, peak_ = 0;                       // of the powers; its root
-  double limit_[5] = {};  // the sum must fall below this to beat `best_`, by copies received + 2
+  std::vector<std::int32_t> spare_;                  // slots whose expert has several copies
+  bool any_changed_ = false;
+  double sum_ = 0, peak_ = 0;  // of the powers; its root
+  double limit_[5] = {};       // the sum must fall below this to beat `best_`, by copies received + 2
   Change best_;
 };
 

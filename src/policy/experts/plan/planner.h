@@ -21,18 +21,27 @@ enum class Scope : std::uint8_t {
   kGlobal,        // anywhere
   kHierarchical,  // groups are packed on nodes and never leave them; copies stay inside the node
 };
-enum class Effort : std::uint8_t { kFast, kDefault, kQuality };
+/// How hard a fresh plan is worked on. Per layer of 384 experts on one core, windows of 100 / 1,000 steps,
+/// and the excess over perfect balance in the window against the published window-aware rule's (DeepInfer).
+/// On new counts of the same rates little of the difference at 100 steps is left (docs/policies/experts.md).
+enum class Effort : std::uint8_t {
+  kFast,     // squares only: 1 to 2 ms; 0.43 x at 4 ranks, 0.57 x at 8, 0.87 x at 64
+  kDefault,  // from 32 ranks up 10,000 exchanges on the sum of peaks as well: 2 to 3 ms; 0.80 x at 64
+  kQuality,  // 40,000, and 25,000 on every step of a long window: 4 to 12 ms; at 1,000 steps 0.83 to 0.86 x
+};
 
 struct PlanOptions {
   Start start = Start::kFresh;
   Scope scope = Scope::kGlobal;
   Effort effort = Effort::kDefault;
-  /// Incremental: the part of the layer's sum of peaks that one received copy must save to be worth it.
-  /// Negative: the default for the shape (1e-3; 3e-3 from 32 ranks up).
+  /// Incremental: the part of the mean rank's load by which one received copy must lower the expected peak to
+  /// be worth it. Negative: the default for the shape (5e-4; 1.5e-3 from 32 ranks up), for a plan every 5
+  /// steps. Plans that serve longer may pay more for their copies: 1e-4.
   double move_price = -1;
   /// Incremental: at most so many received copies; negative: no cap.
   std::int32_t moves_max = -1;
-  /// Weight of a step that is `age` steps old: exp(-age / recency_steps); 0: all alike.
+  /// Fresh: weight of a step that is `age` steps old: exp(-age / recency_steps); 0: all alike. Incremental
+  /// plans forecast instead, with a memory that fits each expert (plan/forecast.h).
   double recency_steps = 0;
   /// The search draws from this seed and nothing else.
   std::uint64_t seed = 1;
