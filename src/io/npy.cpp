@@ -225,6 +225,7 @@ base::Result<ExpertArray> read_npy(ByteSource& source, std::int64_t elements_max
   if (!count) return tl::unexpected(count.error());
   ExpertArray array;
   array.shape = header->shape;
+  if (*count == 0) return array;  // its other dimensions may be anything
   const auto total = static_cast<std::size_t>(*count);
   const std::size_t size = bytes_of(header->type);
   std::vector<std::byte> raw(std::min(total, kChunkElements) * size);

@@ -109,6 +109,10 @@ TEST(Npy, HostileHeadersAreErrors) {
   expect_error(npy(npy_with(header_of("<i4", "(9999999999, 9999999999)"), "")), {"9999999999", "elements"});
   expect_error(npy(npy_with(header_of("<i4", "(1000,)"), "abcd")), {"cut short", "1 of 1000"});
   expect_error(npy(npy_with("{'descr': '<i4'}", "")), {"fortran_order"});
+  const auto none =
+      npy(npy_with(header_of("<i4", "(0, 9000000000000000000, 9000000000000000000)", true), ""));
+  ASSERT_TRUE(none.has_value());
+  EXPECT_TRUE(none->values.empty());
   expect_error(npy("\x93NUMPY"), {"NUMPY"});
   expect_error(npy(npy_with(header_of("<i4", "(2,)"), "", 9)), {"version 9"});
   expect_error(npy(npy_with(header_of("<i4", "(4,)"), raw<std::int32_t>({1, 2, 3, 4})), 3),
