@@ -10,6 +10,11 @@ std::string loads(const DecodeLoad& load) {
          " (" + std::to_string(load.running) + " running, " + std::to_string(load.kv.value) + " KV tokens)";
 }
 
+std::string thousandths(std::int64_t permille) {
+  const std::string cents = std::to_string(permille % 1000 / 10);
+  return std::to_string(permille / 1000) + "." + (cents.size() < 2 ? "0" : "") + cents;
+}
+
 }  // namespace
 
 std::string_view name(DecodeRule rule) {
@@ -30,6 +35,14 @@ std::string_view name(DecodeRule rule) {
       return "never_fits";
     case DecodeRule::kNoRanks:
       return "no_ranks";
+    case DecodeRule::kFewestExpected:
+      return "fewest_expected";
+    case DecodeRule::kLeastPotential:
+      return "least_potential";
+    case DecodeRule::kFreeGraphSlot:
+      return "free_graph_slot";
+    case DecodeRule::kHeldByGraph:
+      return "held_by_graph";
   }
   return "unknown";
 }
@@ -57,6 +70,20 @@ std::string describe(const DecodeDecision& decision) {
     case DecodeRule::kNextInTurn:
       text = "next in turn of the " + of_ranks + " with room";
       break;
+    case DecodeRule::kFewestExpected:
+      text = "fewest expected to run soon (" + thousandths(reason.expected_running_permille) + ") of the " +
+             of_ranks + " under the waterline " + std::to_string(reason.waterline.value) + " (mean KV " +
+             std::to_string(reason.mean_kv.value) + ")";
+      break;
+    case DecodeRule::kLeastPotential:
+      text = "least rise of the potential (mean KV " + std::to_string(reason.mean_kv.value) + ")";
+      break;
+    case DecodeRule::kFreeGraphSlot:
+      text = "best of the " + of_ranks + " that stay in the step's graph size (mean KV " +
+             std::to_string(reason.mean_kv.value) + ")";
+      break;
+    case DecodeRule::kHeldByGraph:
+      return "held: every rank with room would raise the step's graph size";
     case DecodeRule::kHeldByCeiling:
       return "held: every rank with room would rise above the ceiling " +
              std::to_string(reason.ceiling.value);
@@ -70,6 +97,14 @@ std::string describe(const DecodeDecision& decision) {
   if (reason.winner) text = "decode " + loads(*reason.winner) + ": " + text;
   if (reason.runner_up) text += "; runner-up " + loads(*reason.runner_up);
   return text;
+}
+
+std::string describe(const DecodeMove& move) {
+  return "request " + std::to_string(move.id.value) + " (" + std::to_string(move.tokens.value) +
+         " KV tokens) moves from " + loads(move.from_load) + " to " + loads(move.to_load) +
+         (move.swaps_with_next ? ", in exchange for the next" : "") + ": the potential falls from " +
+         std::to_string(move.potential_before) + " to " + std::to_string(move.potential_after) + "; " +
+         thousandths(move.budget_left_permille) + " moves left";
 }
 
 }  // namespace trimtab::policy

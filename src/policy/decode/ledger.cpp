@@ -17,8 +17,12 @@ std::int64_t blocks_of(std::int64_t tokens) {
 
 }  // namespace
 
-DecodeLedger::DecodeLedger(Scope scope, std::int64_t headroom_tokens, Nanos report_lifetime)
-    : scope_(scope), headroom_(headroom_tokens), report_lifetime_(report_lifetime) {}
+DecodeLedger::DecodeLedger(Scope scope, std::int64_t headroom_tokens, Nanos report_lifetime,
+                           std::unique_ptr<Outlook> outlook)
+    : scope_(scope),
+      headroom_(headroom_tokens),
+      report_lifetime_(report_lifetime),
+      outlook_(std::move(outlook)) {}
 
 DecodeLedger::Rank& DecodeLedger::rank_of(RankId rank) {
   const auto found = slots_.find(rank);
@@ -99,6 +103,7 @@ void DecodeLedger::enter(Rank& rank) {
     totals->speed_permille += rank.capacity.speed_permille;
   }
   open_ranks_.insert(std::lower_bound(open_ranks_.begin(), open_ranks_.end(), rank.id), rank.id);
+  if (outlook_) refresh(rank);
 }
 
 void DecodeLedger::leave(Rank& rank) {
@@ -106,6 +111,7 @@ void DecodeLedger::leave(Rank& rank) {
   rank.open = false;
   Group& group = group_of(rank.id);
   rank.index->remove(rank.index_slot);
+  if (outlook_) outlook_->remove(static_cast<std::uint32_t>(&rank - ranks_.data()));
   for (Totals* totals : {&totals_, &group.totals}) {
     totals->kv -= rank.believed_kv;
     totals->running -= rank.believed_running;
@@ -132,6 +138,43 @@ void DecodeLedger::refresh(Rank& rank) {
   }
   rank.believed_running = running;
   rank.believed_kv = kv;
+  if (!outlook_ || !rank.open) return;
+  const Expected foreign = outlook_->of_foreign(rank.correction_running, rank.correction_kv);
+  const std::int64_t room = running < rank.capacity.max_running
+                                ? rank.capacity.kv.value - headroom_ * (running + 1) - kv
+                                : -1;
+  outlook_->set(static_cast<std::uint32_t>(&rank - ranks_.data()), rank.id,
+                {rank.expected.running + foreign.running, rank.expected.kv + foreign.kv}, room,
+                rank.capacity.speed_permille);
+}
+
+void DecodeLedger::expect(Request& request) {
+  if (!outlook_) return;
+  Expected& of_rank = ranks_[request.rank_slot].expected;
+  const Expected now = outlook_->of(request.age_tokens(), request.tokens.value);
+  of_rank.running += now.running - request.expected.running;
+  of_rank.kv += now.kv - request.expected.kv;
+  request.expected = now;
+}
+
+/// Everything that was computed from the survival table before it changed. Rare: once in hundreds of ends.
+void DecodeLedger::expect_all() {
+  for (const auto& [id, slot] : slots_) {
+    Rank& rank = ranks_[slot];
+    for (const RequestId request : rank.requests) expect(requests_.at(request));
+    refresh(rank);
+  }
+}
+
+void DecodeLedger::set_speed(RankId rank, std::int64_t speed_permille) {
+  Rank& changed = rank_of(rank);
+  TRIMTAB_CHECK(speed_permille > 0 && speed_permille <= 100'000,
+                "speed of decode rank " + model::to_string(rank) + ": " + std::to_string(speed_permille));
+  if (changed.capacity.speed_permille == speed_permille) return;
+  const bool open = changed.open;
+  leave(changed);
+  changed.capacity.speed_permille = speed_permille;
+  if (open) enter(changed);
 }
 
 void DecodeLedger::book(RequestId id, Rank& rank, TokenCount tokens, std::int32_t preemptions) {
@@ -150,6 +193,7 @@ void DecodeLedger::book(RequestId id, Rank& rank, TokenCount tokens, std::int32_
   rank.running += 1;
   rank.kv += tokens.value;
   rank.blocks += blocks_of(tokens.value);
+  if (outlook_) expect(requests_.at(id));
   refresh(rank);
 }
 
@@ -168,6 +212,7 @@ void DecodeLedger::admitted(RequestId id, RankId rank, TokenCount tokens, Nanos 
     place.kv += tokens.value - request.tokens.value;
     place.blocks += blocks_of(tokens.value) - blocks_of(request.tokens.value);
     request.tokens = request.placed_tokens = tokens;
+    expect(request);
     refresh(place);
   } else {
     // A reservation elsewhere is given up: the KV went to `rank`.
@@ -186,8 +231,10 @@ void DecodeLedger::grew(RequestId id, std::int64_t n, Nanos now) {
   Rank& rank = ranks_[request.rank_slot];
   request.confirmed_at = std::min(request.confirmed_at, now);
   rank.blocks += blocks_of(request.tokens.value + n) - blocks_of(request.tokens.value);
+  if (outlook_) outlook_->survival().streamed(request.age_tokens(), n);
   request.tokens += TokenCount{n};
   rank.kv += n;
+  expect(request);
   refresh(rank);
 }
 
@@ -196,6 +243,8 @@ void DecodeLedger::release(Request& request) {
   rank.running -= 1;
   rank.kv -= request.tokens.value;
   rank.blocks -= blocks_of(request.tokens.value);
+  rank.expected.running -= request.expected.running;
+  rank.expected.kv -= request.expected.kv;
   const RequestId last = rank.requests.back();
   rank.requests[request.position] = last;
   requests_.at(last).position = request.position;
@@ -209,13 +258,40 @@ bool DecodeLedger::ended(RequestId id, Nanos now) {
   if (found == requests_.end()) return false;
   Request& request = found->second;
   Rank& rank = ranks_[request.rank_slot];
-  // A report that is still under way may count it; remember it until one is younger than its end.
-  if (request.confirmed_at != base::kForever) {
-    if (rank.ended.size() == kEndedMax) rank.ended.erase(rank.ended.begin());
-    rank.ended.push_back({id, request.tokens.value, request.confirmed_at, now});
-  }
+  remember_end(request, rank, now);
+  // One that never ran here (a refused reservation, a cancelled one) says nothing about lengths.
+  if (outlook_ && request.age_tokens() > 0) outlook_->survival().ended(request.age_tokens() - 1);
   release(request);
   refresh(rank);
+  if (outlook_ && outlook_->survival().take_refreshed()) expect_all();
+  return true;
+}
+
+/// A report that is still under way may count it; remember it until one is younger than its end.
+void DecodeLedger::remember_end(const Request& request, Rank& rank, Nanos now) {
+  if (request.confirmed_at == base::kForever) return;
+  if (rank.ended.size() == kEndedMax) rank.ended.erase(rank.ended.begin());
+  rank.ended.push_back({request.id, request.tokens.value, request.confirmed_at, now});
+}
+
+bool DecodeLedger::moved(RequestId id, RankId to, Nanos now) {
+  Rank& target = rank_of(to);
+  const auto found = requests_.find(id);
+  if (found == requests_.end()) return false;
+  const Request before = found->second;
+  Rank& source = ranks_[before.rank_slot];
+  if (&source == &target) return true;
+  remember_end(before, source, now);
+  release(found->second);
+  refresh(source);
+  book(id, target, before.tokens, before.preemptions);
+  // Its age goes with it.
+  Request& request = requests_.at(id);
+  request.placed_tokens = before.placed_tokens;
+  request.running = before.running;
+  request.admitted_at = before.admitted_at;
+  expect(request);
+  refresh(target);
   return true;
 }
 
@@ -228,6 +304,11 @@ std::optional<RankId> DecodeLedger::where(RequestId id) const {
   const auto found = requests_.find(id);
   if (found == requests_.end()) return std::nullopt;
   return ranks_[found->second.rank_slot].id;
+}
+
+const DecodeLedger::Request* DecodeLedger::find(RequestId id) const {
+  const auto found = requests_.find(id);
+  return found == requests_.end() ? nullptr : &found->second;
 }
 
 std::int64_t DecodeLedger::free_blocks(RankId rank) const {

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "policy/decode/outlook.h"
 #include "policy/decode/rank_index.h"
 #include "policy/decode/types.h"
 
@@ -41,9 +42,12 @@ class DecodeLedger {
     bool running = false;  // false: reserved
     Nanos admitted_at, confirmed_at;
     std::uint32_t rank_slot = 0, position = 0;
+    Expected expected;  // its part of the outlook
+    std::int64_t age_tokens() const { return tokens.value - placed_tokens.value; }
   };
 
-  DecodeLedger(Scope scope, std::int64_t headroom_tokens, Nanos report_lifetime);
+  DecodeLedger(Scope scope, std::int64_t headroom_tokens, Nanos report_lifetime,
+               std::unique_ptr<Outlook> outlook = nullptr);
 
   void add_rank(RankId rank, DecodeCapacity capacity);
   std::vector<RequestId> remove_rank(RankId rank);
@@ -53,13 +57,18 @@ class DecodeLedger {
   void admitted(RequestId id, RankId rank, TokenCount tokens, Nanos now);
   void grew(RequestId id, std::int64_t n, Nanos now);
   bool ended(RequestId id, Nanos now);
+  bool moved(RequestId id, RankId to, Nanos now);
+  void set_speed(RankId rank, std::int64_t speed_permille);
   void report(const DecodeReport& report);
   /// Drops the corrections of reports that are too old at `now`.
   void expire(Nanos now);
 
   bool knows(RankId rank) const { return slots_.contains(rank); }
   DecodeLoad load(RankId rank) const;
+  const DecodeCapacity& capacity(RankId rank) const { return rank_of(rank).capacity; }
   std::optional<RankId> where(RequestId id) const;
+  /// Null when it is not known; valid until the next change.
+  const Request* find(RequestId id) const;
   /// KV blocks that the rank can still give out, by this ledger's account; negative: over-committed.
   std::int64_t free_blocks(RankId rank) const;
   bool has_room(RankId rank, TokenCount tokens) const;
@@ -77,6 +86,9 @@ class DecodeLedger {
   std::size_t requests_known() const { return requests_.size(); }
   /// Running requests dropped because the rank no longer lists them: stream ends the placer missed.
   std::int64_t ends_missed() const { return ends_missed_; }
+  /// What is expected of the ranks soon; null unless the policy asked for it.
+  const Outlook* outlook() const { return outlook_.get(); }
+  Outlook* outlook() { return outlook_.get(); }
 
  private:
   struct Ended {
@@ -91,6 +103,7 @@ class DecodeLedger {
     std::int64_t running = 0, kv = 0, blocks = 0;            // own
     std::int64_t correction_running = 0, correction_kv = 0;  // from the last report
     std::int64_t believed_running = 0, believed_kv = 0;      // their sum, never negative
+    Expected expected;                                       // own
     std::vector<RequestId> requests;
     std::vector<Ended> ended;  // since the last report's instant, confirmed ones only; bounded
     Nanos reported_as_of{INT64_MIN};
@@ -104,6 +117,9 @@ class DecodeLedger {
   void book(RequestId id, Rank& rank, TokenCount tokens, std::int32_t preemptions);
   void release(Request& request);
   void refresh(Rank& rank);  // believed loads, totals and index after a change
+  void expect(Request& request);     // its part of the outlook after a change of it
+  void expect_all();
+  void remember_end(const Request& request, Rank& rank, Nanos now);
   void enter(Rank& rank);
   void leave(Rank& rank);
   Group& group_of(RankId rank);
@@ -122,6 +138,7 @@ class DecodeLedger {
   Totals totals_;
   std::deque<std::pair<Nanos, RankId>> expiries_;  // at most one a rank, about in order of time
   std::int64_t ends_missed_ = 0;
+  std::unique_ptr<Outlook> outlook_;
 };
 
 }  // namespace trimtab::policy

@@ -12,7 +12,9 @@
   POLICY(dualpath)                      \
   POLICY(round_robin)                   \
   POLICY(total_requests)                \
-  POLICY(total_tokens)
+  POLICY(total_tokens)                  \
+  POLICY(waterline_hazard)              \
+  POLICY(least_potential)
 
 namespace trimtab::policy {
 

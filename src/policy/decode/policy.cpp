@@ -2,10 +2,20 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace trimtab::policy {
 
 DecodePolicy::DecodePolicy(DecodeConfig config, DecodeLedger::Scope scope)
-    : config_(std::move(config)), ledger_(scope, config_.headroom_tokens, config_.report_lifetime) {}
+    : config_(std::move(config)),
+      migrator_(config_),
+      ledger_(scope, config_.headroom_tokens, config_.report_lifetime) {}
+
+DecodePolicy::DecodePolicy(DecodeConfig config, std::unique_ptr<Outlook> outlook)
+    : config_(std::move(config)),
+      migrator_(config_),
+      ledger_(DecodeLedger::Scope::kFleet, config_.headroom_tokens, config_.report_lifetime,
+              std::move(outlook)) {}
 
 DecodeDecision DecodePolicy::decide(const DecodeRequest& request, Nanos now) {
   ledger_.expire(now);
@@ -13,7 +23,8 @@ DecodeDecision DecodePolicy::decide(const DecodeRequest& request, Nanos now) {
   decision.reason.ranks = ledger_.totals().ranks;
   if (ledger_.totals().ranks > 0) decision.rank = choose(request, now, decision.reason);
   if (decision.rank) return decision;
-  if (decision.reason.rule == DecodeRule::kHeldByCeiling) {
+  const DecodeRule rule = decision.reason.rule;
+  if (rule == DecodeRule::kHeldByCeiling || rule == DecodeRule::kHeldByGraph) {
     decision.hold = true;
   } else if (ledger_.ranks_known() == 0) {
     decision.reason.rule = DecodeRule::kNoRanks;
@@ -22,6 +33,33 @@ DecodeDecision DecodePolicy::decide(const DecodeRequest& request, Nanos now) {
     decision.reason.rule = decision.hold ? DecodeRule::kHeldNoRoom : DecodeRule::kNeverFits;
   }
   return decision;
+}
+
+DecodePick DecodePolicy::decide_next(std::span<const DecodeRequest> waiting, Nanos now) {
+  TRIMTAB_CHECK(!waiting.empty(), "no request waits");
+  const auto window = static_cast<std::size_t>(config_.window);
+  DecodePick pick;
+  const std::span<const DecodeRequest> seen = waiting.first(std::min(window, waiting.size()));
+  if (seen.size() > 1 && ledger_.totals().ranks > 0 && seen.front().overtaken < 4 * config_.window)
+    pick.index = choose_next(seen, now);
+  // The one that was looked for may be the one without a place: then the head says why it waits.
+  pick.decision = decide(waiting[pick.index], now);
+  if (!pick.decision.rank && pick.index > 0) pick = {0, decide(waiting.front(), now)};
+  return pick;
+}
+
+std::size_t DecodePolicy::choose_next(std::span<const DecodeRequest> /*window*/, Nanos /*now*/) { return 0; }
+
+std::vector<DecodeMove> DecodePolicy::migrate(Nanos now) {
+  ledger_.expire(now);
+  return migrator_.plan(ledger_, now);
+}
+
+bool DecodePolicy::moved(RequestId id, RankId to, Nanos now) {
+  const DecodeLedger::Request* request = ledger_.find(id);
+  if (request == nullptr) return false;
+  migrator_.moved(id, request->tokens, now);
+  return ledger_.moved(id, to, now);
 }
 
 std::optional<DecodeVictim> DecodePolicy::choose_victim(RankId rank) const {

@@ -40,6 +40,15 @@ class RankIndex {
   /// How many ranks have room for `tokens` and a KV of at most `kv_max`.
   std::int64_t count_fitting(std::int64_t tokens, std::int64_t kv_max) const;
   bool has_room(std::uint32_t slot, std::int64_t tokens) const;
+  /// Calls `visit(Pick)` with the rank of least KV of each count of running requests that has room.
+  template <class Visit>
+  void for_each_least(std::int64_t tokens, Visit&& visit) const {
+    for (std::uint32_t bucket = 0; bucket < capacity_.max_running; ++bucket) {
+      if ((in_use_[bucket / 64] >> bucket % 64 & 1) == 0) continue;
+      const Entry& least = buckets_[bucket].front();
+      if (least.kv <= room_kv_max(bucket, tokens)) visit(pick(least));
+    }
+  }
 
   const DecodeCapacity& capacity() const { return capacity_; }
   bool empty() const { return used_ == 0; }

@@ -16,6 +16,14 @@ constexpr std::string_view kNames[] = {TRIMTAB_DECODE_POLICIES(TRIMTAB_NAME)};
 constexpr Maker kMakers[] = {TRIMTAB_DECODE_POLICIES(TRIMTAB_MAKER)};
 #undef TRIMTAB_MAKER
 
+/// Other engines' names of the same rules.
+constexpr DecodePolicyAlias kAliases[] = {
+    {"shortest_queue", "total_requests"},  // SGLang's --load-balance-method, its earlier name
+    {"minimum_tokens", "total_tokens"},    // likewise
+    {"least_request", "total_requests"},   // Envoy; vLLM's data-parallel balancer does the same unnamed
+    {"roundrobin", "round_robin"},         // vLLM production stack
+};
+
 base::Status in_range(std::string_view field, std::int64_t value, std::int64_t low, std::int64_t high) {
   if (value >= low && value <= high) return {};
   return base::fail(base::Code::kInvalidArgument,
@@ -27,6 +35,7 @@ base::Status in_range(std::string_view field, std::int64_t value, std::int64_t l
 }  // namespace
 
 std::span<const std::string_view> decode_policy_names() { return kNames; }
+std::span<const DecodePolicyAlias> decode_policy_aliases() { return kAliases; }
 
 base::Result<std::unique_ptr<DecodePolicy>> make_decode_policy(const DecodeConfig& config) {
   TRIMTAB_TRY(in_range("slack_permille", config.slack_permille, 0, 1'000'000));
@@ -35,7 +44,10 @@ base::Result<std::unique_ptr<DecodePolicy>> make_decode_policy(const DecodeConfi
   TRIMTAB_TRY(in_range("ceiling_permille", config.ceiling_permille, 0, 1'000'000));
   TRIMTAB_TRY(in_range("hold_max (ns)", config.hold_max.value, 0, INT64_MAX));
   TRIMTAB_TRY(in_range("report_lifetime (ns)", config.report_lifetime.value, 1, std::int64_t{1} << 62));
-  const auto found = std::find(std::begin(kNames), std::end(kNames), config.policy);
+  const auto alias = std::find_if(std::begin(kAliases), std::end(kAliases),
+                                  [&](const DecodePolicyAlias& known) { return known.alias == config.policy; });
+  const std::string_view wanted = alias == std::end(kAliases) ? std::string_view(config.policy) : alias->name;
+  const auto found = std::find(std::begin(kNames), std::end(kNames), wanted);
   if (found == std::end(kNames)) {
     const std::string nearest = base::nearest(config.policy, kNames);
     std::string known;

@@ -37,6 +37,27 @@ struct DecodeConfig {
   /// fell silent must not carry the load of others for ever.
   Nanos report_lifetime{10'000'000'000};
   VictimRule victim = VictimRule::kBestFit;
+  /// The ceiling is that of a rank which runs so many requests (0: its max_running).
+  std::int64_t ceiling_running = 0;
+  /// Policies that look at what remains: loads are those expected this many tokens of each request ahead.
+  std::int64_t horizon_tokens = 4;
+  /// Look-ahead: `decide_next` looks at so many of the waiting requests (1: strict FIFO) and passes nobody by
+  /// more than four times as often.
+  std::int64_t window = 1;
+  /// Captured graph sizes: batches are padded to multiples of this (1: no padding). Policy graph_steps.
+  std::int64_t graph_step = 8;
+  /// Migration: at most so many moves per 1,000 placed requests. 0 switches it off.
+  std::int64_t moves_permille = 0;
+  /// At most one plan in this span (8 steps of about 33 ms).
+  Nanos move_interval{266'000'000};
+  /// No request moves twice within this span (64 steps).
+  Nanos move_rest{2'133'000'000};
+  /// KV that may travel, in tokens per second. 0: no limit but `moves_permille`.
+  std::int64_t move_tokens_per_s = 0;
+  /// Several independent placers over the same ranks, of which this is number `placer` (0 ...). Each prefers
+  /// its share of the ranks, and the shares rotate every `lease_period` (8 steps). 1: no leases.
+  std::int64_t placers = 1, placer = 0;
+  Nanos lease_period{266'000'000};
 };
 
 /// The placement part of one cluster's configuration.
@@ -82,6 +103,8 @@ struct DecodeRequest {
   TokenCount queued_tokens{0};
   /// Since when it waits for a place; bounds a hold.
   Nanos waiting_since;
+  /// How many requests behind it in the queue were placed before it; the host counts, `decide_next` bounds it.
+  std::int64_t overtaken = 0;
 };
 
 enum class DecodeRule : std::uint8_t {
@@ -93,6 +116,10 @@ enum class DecodeRule : std::uint8_t {
   kHeldNoRoom,       // every rank is full: wait for an end
   kNeverFits,        // no rank could hold it even empty: refuse it
   kNoRanks,          // no decode rank is known
+  kFewestExpected,   // among the ranks that stay under the line, the fewest expected to run soon
+  kLeastPotential,   // the least rise of the potential
+  kFreeGraphSlot,    // a place that raises no rank above the graph size that the step pays for already
+  kHeldByGraph,      // every place would raise the step's graph size; ask again after the next change
 };
 std::string_view name(DecodeRule rule);
 
@@ -106,6 +133,8 @@ struct DecodeReason {
   TokenCount ceiling;                   // 0: none
   std::int64_t fitting = 0;             // ranks that have room and stay under the line
   std::int64_t ranks = 0;               // all that are known
+  /// What the winner is expected to run `horizon_tokens` from now, in thousandths; 0: the policy looks at now.
+  std::int64_t expected_running_permille = 0;
 };
 
 struct DecodeDecision {
@@ -113,6 +142,26 @@ struct DecodeDecision {
   bool hold = false;           // no place now, but one may come: keep it queued
   DecodeReason reason;
 };
+
+/// Which of the waiting requests goes next, and where.
+struct DecodePick {
+  std::size_t index = 0;  // in the span that was given
+  DecodeDecision decision;
+};
+
+/// A request that should leave its rank, and the numbers that led to it. Potentials are in parts of an ideal
+/// step (potential.h), of the two ranks together.
+struct DecodeMove {
+  RequestId id;
+  RankId from, to;
+  TokenCount tokens;                 // its KV, which has to travel
+  bool swaps_with_next = false;      // the next move of the list goes the other way and belongs to this one
+  DecodeLoad from_load, to_load;     // before
+  double potential_before = 0, potential_after = 0;
+  double cost = 0;                   // what the fall had to exceed
+  std::int64_t budget_left_permille = 0;  // thousandths of a move, after this one
+};
+std::string describe(const DecodeMove& move);
 
 /// One line for logs: "decode group 1 rank 3 (7 running, 81000 KV tokens): fewest running of the 12 ranks (of
 /// 16) under the waterline 98304 (mean KV 83000); runner-up group 0 rank 2 (8 running, 70100 KV tokens)".

@@ -1,0 +1,70 @@
+#include "policy/decode/survival.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace trimtab::policy {
+namespace {
+
+constexpr std::int64_t kAgeMax = std::int64_t{1} << 24;
+
+}  // namespace
+
+SurvivalTable::SurvivalTable(std::int64_t horizon_tokens, std::int64_t prior_mean_tokens)
+    : horizon_(horizon_tokens) {
+  all_ = {std::max<std::int64_t>(1, prior_mean_tokens) * kPriorEnds, kPriorEnds};
+  refresh();
+  refreshed_ = false;
+}
+
+std::uint32_t SurvivalTable::span_of(std::int64_t age_tokens) {
+  const auto age = static_cast<std::uint64_t>(std::clamp<std::int64_t>(age_tokens, 0, kAgeMax));
+  if (age < 8) return static_cast<std::uint32_t>(age);
+  const auto octave = static_cast<std::uint32_t>(std::bit_width(age)) - 4;  // 8 ... 15 is the first
+  return 8 + octave * 4 + static_cast<std::uint32_t>((age >> (octave + 1)) & 3);
+}
+
+void SurvivalTable::streamed(std::int64_t age_tokens, std::int64_t n) {
+  all_.exposure += n;
+  // A burst longer than a span is rare; it is booked where it begins.
+  spans_[span_of(age_tokens)].exposure += n;
+}
+
+void SurvivalTable::ended(std::int64_t age_tokens) {
+  all_.ends += 1;
+  spans_[span_of(age_tokens)].ends += 1;
+  if (++since_fade_ == kHalfLifeEnds) {
+    since_fade_ = 0;
+    for (Span& span : spans_) span = {span.exposure / 2, span.ends / 2};
+    all_ = {std::max<std::int64_t>(1, all_.exposure / 2), std::max<std::int64_t>(1, all_.ends / 2)};
+  }
+  if (++since_refresh_ == kRefreshEnds) {
+    since_refresh_ = 0;
+    refresh();
+  }
+}
+
+std::int64_t SurvivalTable::mean_tokens() const { return std::max<std::int64_t>(1, all_.exposure / all_.ends); }
+
+std::int64_t SurvivalTable::power(std::int64_t ends, std::int64_t exposure) const {
+  const std::int64_t stays = kOne - std::min(kOne, ends * kOne / std::max<std::int64_t>(1, exposure));
+  std::int64_t result = kOne;
+  for (std::int64_t i = 0; i < horizon_; ++i) result = result * stays / kOne;
+  return result;
+}
+
+void SurvivalTable::refresh() {
+  const std::int64_t mean = mean_tokens();
+  survives_any_ = power(1, mean);
+  for (std::uint32_t i = 0; i < kSpans; ++i)
+    survives_[i] = power(spans_[i].ends + kPriorEnds, spans_[i].exposure + kPriorEnds * mean);
+  refreshed_ = true;
+}
+
+bool SurvivalTable::take_refreshed() {
+  const bool was = refreshed_;
+  refreshed_ = false;
+  return was;
+}
+
+}  // namespace trimtab::policy
