@@ -39,10 +39,10 @@ std::string_view name(DecodeRule rule) {
       return "fewest_expected";
     case DecodeRule::kLeastPotential:
       return "least_potential";
-    case DecodeRule::kFreeGraphSlot:
-      return "free_graph_slot";
-    case DecodeRule::kHeldByGraph:
-      return "held_by_graph";
+    case DecodeRule::kHeldByCount:
+      return "held_by_count";
+    case DecodeRule::kHeldInGroup:
+      return "held_in_group";
   }
   return "unknown";
 }
@@ -78,12 +78,10 @@ std::string describe(const DecodeDecision& decision) {
     case DecodeRule::kLeastPotential:
       text = "least rise of the potential (mean KV " + std::to_string(reason.mean_kv.value) + ")";
       break;
-    case DecodeRule::kFreeGraphSlot:
-      text = "best of the " + of_ranks + " that stay in the step's graph size (mean KV " +
-             std::to_string(reason.mean_kv.value) + ")";
-      break;
-    case DecodeRule::kHeldByGraph:
-      return "held: every rank with room would raise the step's graph size";
+    case DecodeRule::kHeldByCount:
+      return "held: every rank with room would run more requests than its share";
+    case DecodeRule::kHeldInGroup:
+      return "held: the group that was chosen for it has no room";
     case DecodeRule::kHeldByCeiling:
       return "held: every rank with room would rise above the ceiling " +
              std::to_string(reason.ceiling.value);

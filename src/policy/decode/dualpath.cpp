@@ -15,10 +15,10 @@ namespace {
 /// one gets as many tokens as the large one. 5 % of the mean is less than one request when few run
 /// per rank, so small batches fall back to least KV (89 against 91 points at 16 per rank).
 ///
-/// Two things the paper leaves open. It drains the queue into private queues per group and lets a request
-/// wait there; here the request goes on to the next group when the first has no room, so no rank idles while
-/// another group's queue is long. Of the requests that wait beside it (`queued_tokens`) a group counts its
-/// share by ranks.
+/// One request at a time, and so different from the paper in one thing: it drains the queue into private
+/// queues per group and lets a request wait there (dualpath_queues.cpp does that); here the request goes on
+/// to the next group when the first has no room, so no rank idles while another group's queue is long. Of the
+/// requests that wait beside it (`queued_tokens`) a group counts its share by ranks.
 class DualPath final : public DecodePolicy {
  public:
   explicit DualPath(DecodeConfig config) : DecodePolicy(std::move(config), DecodeLedger::Scope::kGroup) {}

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "policy/decode/fleet.h"
 #include "policy/decode/policies.h"
 #include "policy/decode/potential.h"
 
@@ -61,7 +62,7 @@ class LeastPotential final : public DecodePolicy {
     reason.mean_kv = TokenCount{static_cast<std::int64_t>(made.mean_kv)};
     reason.winner = first->pick.load;
     if (second) reason.runner_up = second->pick.load;
-    reason.fitting = ledger().totals().ranks;
+    reason.fitting = count_fitting(ledger().groups().front(), request.tokens);
     return first->pick.load.rank;
   }
 

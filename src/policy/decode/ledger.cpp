@@ -140,11 +140,10 @@ void DecodeLedger::refresh(Rank& rank) {
   rank.believed_kv = kv;
   if (!outlook_ || !rank.open) return;
   const Expected foreign = outlook_->of_foreign(rank.correction_running, rank.correction_kv);
-  const std::int64_t room = running < rank.capacity.max_running
-                                ? rank.capacity.kv.value - headroom_ * (running + 1) - kv
-                                : -1;
+  const std::int64_t room =
+      running < rank.capacity.max_running ? rank.capacity.kv.value - headroom_ * (running + 1) - kv : -1;
   outlook_->set(static_cast<std::uint32_t>(&rank - ranks_.data()), rank.id,
-                {rank.expected.running + foreign.running, rank.expected.kv + foreign.kv}, room,
+                {rank.expected.running + foreign.running, rank.expected.kv + foreign.kv}, room, running,
                 rank.capacity.speed_permille);
 }
 

@@ -116,8 +116,8 @@ class DecodeLedger {
   const Rank& rank_of(RankId rank) const;
   void book(RequestId id, Rank& rank, TokenCount tokens, std::int32_t preemptions);
   void release(Request& request);
-  void refresh(Rank& rank);  // believed loads, totals and index after a change
-  void expect(Request& request);     // its part of the outlook after a change of it
+  void refresh(Rank& rank);       // believed loads, totals and index after a change
+  void expect(Request& request);  // its part of the outlook after a change of it
   void expect_all();
   void remember_end(const Request& request, Rank& rank, Nanos now);
   void enter(Rank& rank);

@@ -6,9 +6,9 @@
 namespace trimtab::policy {
 namespace {
 
-constexpr std::int64_t kBurst = 8;            // moves that may be saved up
-constexpr std::size_t kTargets = 6;           // ranks of least potential that are tried
-constexpr double kCost = 0.002;               // of an ideal step and rank: what a move must save
+constexpr std::int64_t kBurst = 8;   // moves that may be saved up
+constexpr std::size_t kTargets = 6;  // ranks of least potential that are tried
+constexpr double kCost = 0.002;      // of an ideal step and rank: what a move must save
 
 }  // namespace
 
@@ -63,11 +63,12 @@ void Migrator::refill(Nanos now) {
 void Migrator::look_at(const Rank& from, const Rank& to, const std::vector<DecodeLedger::Request>& leaving,
                        const std::vector<DecodeLedger::Request>& coming, const Potential& potential,
                        Nanos now, Choice& best) const {
-  const auto running_a = static_cast<double>(from.load.running), kv_a = static_cast<double>(from.load.kv.value);
+  const auto running_a = static_cast<double>(from.load.running),
+             kv_a = static_cast<double>(from.load.kv.value);
   const auto running_b = static_cast<double>(to.load.running), kv_b = static_cast<double>(to.load.kv.value);
   const double before = from.potential + to.potential;
-  const double running_moved = potential.running_part(running_a - 1, from.speed) +
-                               potential.running_part(running_b + 1, to.speed);
+  const double running_moved =
+      potential.running_part(running_a - 1, from.speed) + potential.running_part(running_b + 1, to.speed);
   const double running_same =
       potential.running_part(running_a, from.speed) + potential.running_part(running_b, to.speed);
   const auto offer = [&](double gain, double after, const DecodeLedger::Request& leaves,
@@ -122,14 +123,14 @@ std::vector<DecodeMove> Migrator::plan(const DecodeLedger& ledger, Nanos now) {
     rank.potential = potential.of(static_cast<double>(rank.load.running),
                                   static_cast<double>(rank.load.kv.value), rank.speed);
     const bool full = rank.load.running >= capacity.max_running;
-    rank.room = full ? -1
-                     : capacity.kv.value - rank.load.kv.value - config_.headroom_tokens * (rank.load.running + 1);
+    rank.room =
+        full ? -1
+             : capacity.kv.value - rank.load.kv.value - config_.headroom_tokens * (rank.load.running + 1);
     ranks.push_back(rank);
   }
   // Ranks stand in the order of their ids, and the sort is stable: ties go to the smaller id.
-  const auto worst = std::max_element(ranks.begin(), ranks.end(), [](const Rank& a, const Rank& b) {
-    return a.potential < b.potential;
-  });
+  const auto worst = std::max_element(ranks.begin(), ranks.end(),
+                                      [](const Rank& a, const Rank& b) { return a.potential < b.potential; });
   const Rank from = *worst;
   ranks.erase(worst);
   std::stable_sort(ranks.begin(), ranks.end(),
@@ -146,8 +147,16 @@ std::vector<DecodeMove> Migrator::plan(const DecodeLedger& ledger, Nanos now) {
     look_at(from, to, leaving, coming, potential, now, best);
   }
   if (best.to == nullptr || best.gain <= kCost) return {};
-  DecodeMove move{best.leaves.id, from.id,     best.to->id, best.leaves.tokens, best.comes.has_value(),
-                  from.load,      best.to->load, best.before, best.after,       kCost,
+  DecodeMove move{best.leaves.id,
+                  from.id,
+                  best.to->id,
+                  best.leaves.tokens,
+                  best.comes.has_value(),
+                  from.load,
+                  best.to->load,
+                  best.before,
+                  best.after,
+                  kCost,
                   budget_permille_ - 1000};
   std::vector<DecodeMove> moves{move};
   if (best.comes) {

@@ -17,8 +17,9 @@ namespace trimtab::policy {
 /// the sum of both potentials most (a swap counts half, it travels twice). It is proposed when the fall
 /// exceeds `kCost`, within the budget.
 ///
-/// *Source.* Own (request study, 1.2 and 1.7). *Cost.* O(ranks + running^2 * 6) a plan. *Weakness.* One pair a
-/// plan: of two bad ranks the second waits. The move's cost to the request (a few lost steps) is one constant.
+/// *Source.* Own (request study, 1.2 and 1.7). *Cost.* O(ranks + running^2 * 6) a plan. *Weakness.* One pair
+/// a plan: of two bad ranks the second waits. The move's cost to the request (a few lost steps) is one
+/// constant.
 class Migrator {
  public:
   explicit Migrator(const DecodeConfig& config) : config_(config) {}
@@ -39,12 +40,12 @@ class Migrator {
                Choice& best) const;
 
   DecodeConfig config_;
-  std::int64_t budget_permille_ = 0;       // of moves; at most kBurst moves
-  std::int64_t tokens_left_ = 0;           // of travelling KV
+  std::int64_t budget_permille_ = 0;  // of moves; at most kBurst moves
+  std::int64_t tokens_left_ = 0;      // of travelling KV
   Nanos refilled_at_{INT64_MIN};
   Nanos planned_at_{INT64_MIN};
-  std::deque<std::pair<Nanos, RequestId>> moves_;       // that still rest, oldest first
-  std::unordered_map<RequestId, Nanos> moved_at_;       // looked up, never iterated
+  std::deque<std::pair<Nanos, RequestId>> moves_;  // that still rest, oldest first
+  std::unordered_map<RequestId, Nanos> moved_at_;  // looked up, never iterated
 };
 
 }  // namespace trimtab::policy

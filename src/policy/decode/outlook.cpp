@@ -25,13 +25,14 @@ Expected Outlook::of_foreign(std::int64_t running, std::int64_t kv) const {
 }
 
 void Outlook::set(std::uint32_t slot, model::RankId rank, Expected expected, std::int64_t room,
-                  std::int64_t speed_permille) {
+                  std::int64_t running, std::int64_t speed_permille) {
   if (slot >= kv_.size()) {
     running_.resize(slot + 1);
     kv_.resize(slot + 1);
     room_.resize(slot + 1, -1);
     speed_.resize(slot + 1, 1000);
     order_.resize(slot + 1);
+    count_.resize(slot + 1);
     open_.resize(slot + 1);
     if (!leases_.empty()) leases_.resize(slot + 1, 1);
   }
@@ -44,6 +45,7 @@ void Outlook::set(std::uint32_t slot, model::RankId rank, Expected expected, std
   kv_[slot] = std::max<std::int64_t>(0, expected.kv);
   room_[slot] = std::max<std::int64_t>(-1, room);
   speed_[slot] = speed_permille;
+  count_[slot] = running;
   order_[slot] = std::uint64_t{rank.engine.value} << 32 | rank.rank;
   total_kv_ += kv_[slot];
   slow_or_fast_ += speed_permille != 1000 ? 1 : 0;
@@ -112,6 +114,36 @@ Outlook::Best Outlook::scan(std::int64_t tokens, std::int64_t line, bool by_kv) 
 
 Outlook::Best Outlook::fewest(std::int64_t tokens, std::int64_t line) const {
   return scan(tokens, line, false);
+}
+
+bool Outlook::below(std::uint32_t slot, std::int64_t tokens, const Ceiling& ceiling) const {
+  if (room_[slot] < tokens) return false;
+  if (slow_or_fast_ == 0)
+    return kv_[slot] + tokens <= ceiling.line && count_[slot] < ceiling.running_max(1000);
+  return (kv_[slot] + tokens) * 1000 <= ceiling.line * speed_[slot] &&
+         count_[slot] < ceiling.running_max(speed_[slot]);
+}
+
+Outlook::Best Outlook::fewest_below(std::int64_t tokens, const Ceiling& ceiling) const {
+  const auto fits = [&](std::uint32_t slot) { return below(slot, tokens, ceiling); };
+  if (!leases_.empty()) {
+    Best best = scan(tokens, false, [&](std::uint32_t slot) { return leased(slot) && fits(slot); });
+    if (best.winner) return best;
+  }
+  return scan(tokens, false, fits);
+}
+
+bool Outlook::fits_below(std::int64_t tokens, const Ceiling& ceiling) const {
+  for (std::uint32_t slot = 0; slot < kv_.size(); ++slot)
+    if (below(slot, tokens, ceiling)) return true;
+  return false;
+}
+
+std::int64_t Outlook::peak_kv() const {
+  std::int64_t peak = 0;
+  for (std::uint32_t slot = 0; slot < kv_.size(); ++slot)
+    if (open_[slot] != 0) peak = std::max(peak, kv_[slot] * 1000 / speed_[slot]);
+  return peak;
 }
 
 Outlook::Best Outlook::least_kv(std::int64_t tokens) const { return scan(tokens, kAnyKv, true); }

@@ -10,10 +10,12 @@
 #define TRIMTAB_DECODE_POLICIES(POLICY) \
   POLICY(waterline)                     \
   POLICY(dualpath)                      \
+  POLICY(dualpath_queues)               \
   POLICY(round_robin)                   \
   POLICY(total_requests)                \
   POLICY(total_tokens)                  \
   POLICY(waterline_hazard)              \
+  POLICY(waterline_hold)                \
   POLICY(least_potential)
 
 namespace trimtab::policy {

@@ -24,7 +24,8 @@ DecodeDecision DecodePolicy::decide(const DecodeRequest& request, Nanos now) {
   if (ledger_.totals().ranks > 0) decision.rank = choose(request, now, decision.reason);
   if (decision.rank) return decision;
   const DecodeRule rule = decision.reason.rule;
-  if (rule == DecodeRule::kHeldByCeiling || rule == DecodeRule::kHeldByGraph) {
+  if (rule == DecodeRule::kHeldByCeiling || rule == DecodeRule::kHeldByCount ||
+      rule == DecodeRule::kHeldInGroup) {
     decision.hold = true;
   } else if (ledger_.ranks_known() == 0) {
     decision.reason.rule = DecodeRule::kNoRanks;

@@ -9,8 +9,8 @@ namespace trimtab::policy {
 double exp_exact(double x);
 
 /// phi(u) = exp(theta (u - 1)) / theta while theta (u - 1) <= 12, continued as a straight line beyond. The
-/// line matters: a clipped exponential is flat there, so a far overloaded rank looks free and takes everything
-/// (request study, 1.6: 63 instead of 88 points).
+/// line matters: a clipped exponential is flat there, so a far overloaded rank looks free and takes
+/// everything (request study, 1.6: 63 instead of 88 points).
 double phi(double u, double theta);
 
 /// What a rank's load costs the step, in parts of an ideal step: attention weighs 0.4 and counts 0.2 (the

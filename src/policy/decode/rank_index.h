@@ -52,6 +52,7 @@ class RankIndex {
 
   const DecodeCapacity& capacity() const { return capacity_; }
   bool empty() const { return used_ == 0; }
+  std::int64_t size() const { return used_; }
 
  private:
   struct Entry {

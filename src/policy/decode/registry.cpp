@@ -44,8 +44,9 @@ base::Result<std::unique_ptr<DecodePolicy>> make_decode_policy(const DecodeConfi
   TRIMTAB_TRY(in_range("ceiling_permille", config.ceiling_permille, 0, 1'000'000));
   TRIMTAB_TRY(in_range("hold_max (ns)", config.hold_max.value, 0, INT64_MAX));
   TRIMTAB_TRY(in_range("report_lifetime (ns)", config.report_lifetime.value, 1, std::int64_t{1} << 62));
-  const auto alias = std::find_if(std::begin(kAliases), std::end(kAliases),
-                                  [&](const DecodePolicyAlias& known) { return known.alias == config.policy; });
+  const auto alias =
+      std::find_if(std::begin(kAliases), std::end(kAliases),
+                   [&](const DecodePolicyAlias& known) { return known.alias == config.policy; });
   const std::string_view wanted = alias == std::end(kAliases) ? std::string_view(config.policy) : alias->name;
   const auto found = std::find(std::begin(kNames), std::end(kNames), wanted);
   if (found == std::end(kNames)) {

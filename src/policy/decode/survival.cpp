@@ -44,21 +44,33 @@ void SurvivalTable::ended(std::int64_t age_tokens) {
   }
 }
 
-std::int64_t SurvivalTable::mean_tokens() const { return std::max<std::int64_t>(1, all_.exposure / all_.ends); }
-
-std::int64_t SurvivalTable::power(std::int64_t ends, std::int64_t exposure) const {
-  const std::int64_t stays = kOne - std::min(kOne, ends * kOne / std::max<std::int64_t>(1, exposure));
-  std::int64_t result = kOne;
-  for (std::int64_t i = 0; i < horizon_; ++i) result = result * stays / kOne;
-  return result;
+std::int64_t SurvivalTable::mean_tokens() const {
+  return std::max<std::int64_t>(1, all_.exposure / all_.ends);
 }
 
 void SurvivalTable::refresh() {
   const std::int64_t mean = mean_tokens();
-  survives_any_ = power(1, mean);
-  for (std::uint32_t i = 0; i < kSpans; ++i)
-    survives_[i] = power(spans_[i].ends + kPriorEnds, spans_[i].exposure + kPriorEnds * mean);
+  const auto stays = [&](const Span& span) {  // one token more
+    return kOne - std::min(kOne, (span.ends + kPriorEnds) * kOne / (span.exposure + kPriorEnds * mean));
+  };
+  std::array<std::int64_t, kSpans> one{};
+  for (std::uint32_t i = 0; i < kSpans; ++i) one[i] = stays(spans_[i]);
+  const std::int64_t one_any = stays({});
+  survives_any_ = kOne;
+  for (std::int64_t j = 0; j < horizon_; ++j) survives_any_ = survives_any_ * one_any / kOne;
+  // From the first age of each span, through those that follow within the horizon.
+  for (std::uint32_t i = 0; i < kSpans; ++i) {
+    survives_[i] = kOne;
+    for (std::int64_t j = 0; j < horizon_; ++j)
+      survives_[i] = survives_[i] * one[span_of(first_age(i) + j)] / kOne;
+  }
   refreshed_ = true;
+}
+
+std::int64_t SurvivalTable::first_age(std::uint32_t span) {
+  if (span < 8) return span;
+  const std::uint32_t octave = (span - 8) / 4;
+  return static_cast<std::int64_t>(4 + (span - 8) % 4) << (octave + 1);
 }
 
 bool SurvivalTable::take_refreshed() {

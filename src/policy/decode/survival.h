@@ -5,12 +5,13 @@
 
 namespace trimtab::policy {
 
-/// How likely a request that has generated `age` tokens still runs a few tokens later, learnt from the streams
-/// themselves. For each span of ages it keeps the tokens streamed there (exposure) and the ends seen there:
-/// ends over exposure is the hazard. Requests that still run count with every token that they have streamed,
-/// which is what Kaplan and Meier do with censored lives (J. Am. Stat. Assoc. 53, 1958), here with a constant
-/// hazard inside a span. Counts fade by half every kHalfLife ends, so the table follows the traffic. Where
-/// little was seen, a geometric length of the overall mean is assumed (prior of kPriorEnds ends).
+/// How likely a request that has generated `age` tokens still runs a few tokens later, learnt from the
+/// streams themselves. For each span of ages it keeps the tokens streamed there (exposure) and the ends seen
+/// there: ends over exposure is the hazard. Requests that still run count with every token that they have
+/// streamed, which is what Kaplan and Meier do with censored lives (J. Am. Stat. Assoc. 53, 1958), here with
+/// a constant hazard inside a span (a request is taken to be at the first age of its span). Counts fade by
+/// half every kHalfLife ends, so the table follows the traffic. Where little was seen, a geometric length of
+/// the overall mean is assumed (a prior worth one end).
 ///
 /// Integers only: every machine learns the same table. Cost: O(1) per token; a refresh O(spans).
 class SurvivalTable {
@@ -21,6 +22,7 @@ class SurvivalTable {
 
   /// Spans of ages: exact below 8, then four to the octave.
   static std::uint32_t span_of(std::int64_t age_tokens);
+  static std::int64_t first_age(std::uint32_t span);
 
   /// `n` tokens came after the first `age`.
   void streamed(std::int64_t age_tokens, std::int64_t n);
@@ -36,12 +38,11 @@ class SurvivalTable {
 
  private:
   static constexpr std::uint32_t kSpans = 96;
-  static constexpr std::int64_t kRefreshEnds = 256, kHalfLifeEnds = 16'384, kPriorEnds = 8;
+  static constexpr std::int64_t kRefreshEnds = 256, kHalfLifeEnds = 16'384, kPriorEnds = 1;
   struct Span {
     std::int64_t exposure = 0, ends = 0;
   };
   void refresh();
-  std::int64_t power(std::int64_t ends, std::int64_t exposure) const;
 
   std::int64_t horizon_;
   std::array<Span, kSpans> spans_{};

@@ -31,21 +31,23 @@ struct DecodeConfig {
   /// Waterline: hold a request rather than lift a rank above this many thousandths of the long-run mean KV of
   /// a full rank. 0 switches the ceiling off: it pays only where preemption is cheap.
   std::int64_t ceiling_permille = 0;
-  /// The ceiling holds nobody longer than this.
-  Nanos hold_max{200'000'000};
+  /// A ceiling holds nobody longer than this (30 steps of about 33 ms).
+  Nanos hold_max{1'000'000'000};
   /// What a report corrected is forgotten this long after its instant (at most twice as long): a rank that
   /// fell silent must not carry the load of others for ever.
   Nanos report_lifetime{10'000'000'000};
   VictimRule victim = VictimRule::kBestFit;
-  /// The ceiling is that of a rank which runs so many requests (0: its max_running).
-  std::int64_t ceiling_running = 0;
+  /// Policy waterline_hold: the ceilings apply once the requests that run and wait come to so many per rank;
+  /// below that the group is not full and nobody is held.
+  std::int64_t hold_from_running = 8;
   /// Policies that look at what remains: loads are those expected this many tokens of each request ahead.
   std::int64_t horizon_tokens = 4;
   /// Look-ahead: `decide_next` looks at so many of the waiting requests (1: strict FIFO) and passes nobody by
   /// more than four times as often.
   std::int64_t window = 1;
-  /// Captured graph sizes: batches are padded to multiples of this (1: no padding). Policy graph_steps.
-  std::int64_t graph_step = 8;
+  /// Captured graph sizes: batches are padded to multiples of this (1: no padding). Policy
+  /// waterline_hold.
+  std::int64_t graph_step = 1;
   /// Migration: at most so many moves per 1,000 placed requests. 0 switches it off.
   std::int64_t moves_permille = 0;
   /// At most one plan in this span (8 steps of about 33 ms).
@@ -103,8 +105,11 @@ struct DecodeRequest {
   TokenCount queued_tokens{0};
   /// Since when it waits for a place; bounds a hold.
   Nanos waiting_since;
-  /// How many requests behind it in the queue were placed before it; the host counts, `decide_next` bounds it.
+  /// How many requests behind it in the queue were placed before it; the host counts, `decide_next` bounds
+  /// it.
   std::int64_t overtaken = 0;
+  /// How many requests `queued_tokens` are.
+  std::int64_t queued = 0;
 };
 
 enum class DecodeRule : std::uint8_t {
@@ -118,8 +123,8 @@ enum class DecodeRule : std::uint8_t {
   kNoRanks,          // no decode rank is known
   kFewestExpected,   // among the ranks that stay under the line, the fewest expected to run soon
   kLeastPotential,   // the least rise of the potential
-  kFreeGraphSlot,    // a place that raises no rank above the graph size that the step pays for already
-  kHeldByGraph,      // every place would raise the step's graph size; ask again after the next change
+  kHeldByCount,      // the same for the ceiling of running requests, or of the step's graph size
+  kHeldInGroup,      // its group was chosen earlier and has no room; other groups are not looked at
 };
 std::string_view name(DecodeRule rule);
 
@@ -133,7 +138,8 @@ struct DecodeReason {
   TokenCount ceiling;                   // 0: none
   std::int64_t fitting = 0;             // ranks that have room and stay under the line
   std::int64_t ranks = 0;               // all that are known
-  /// What the winner is expected to run `horizon_tokens` from now, in thousandths; 0: the policy looks at now.
+  /// What the winner is expected to run `horizon_tokens` from now, in thousandths; 0: the policy looks at
+  /// now.
   std::int64_t expected_running_permille = 0;
 };
 
@@ -154,11 +160,11 @@ struct DecodePick {
 struct DecodeMove {
   RequestId id;
   RankId from, to;
-  TokenCount tokens;                 // its KV, which has to travel
-  bool swaps_with_next = false;      // the next move of the list goes the other way and belongs to this one
-  DecodeLoad from_load, to_load;     // before
+  TokenCount tokens;              // its KV, which has to travel
+  bool swaps_with_next = false;   // the next move of the list goes the other way and belongs to this one
+  DecodeLoad from_load, to_load;  // before
   double potential_before = 0, potential_after = 0;
-  double cost = 0;                   // what the fall had to exceed
+  double cost = 0;                        // what the fall had to exceed
   std::int64_t budget_left_permille = 0;  // thousandths of a move, after this one
 };
 std::string describe(const DecodeMove& move);

@@ -57,7 +57,8 @@ class Loop {
         kv_(static_cast<std::size_t>(study.ranks)),
         running_(static_cast<std::size_t>(study.ranks)),
         queues_(static_cast<std::size_t>(study.placers)),
-        owed_(static_cast<std::size_t>(study.placers)) {
+        owed_(static_cast<std::size_t>(study.placers)),
+        held_(static_cast<std::size_t>(study.placers)) {
     double tokens = 0, weighed = 0;
     for (const StudyRequest& request : trace) {
       const auto output = static_cast<double>(request.output_tokens);
@@ -96,7 +97,8 @@ class Loop {
                            : mean_kv_ * static_cast<double>(study_.kv_cap_permille) / 1000;
     for (std::size_t rank = 0; rank < kv_.size(); ++rank) {
       const std::int64_t permille = study_.slow_half && rank % 2 == 1 ? 700 : 1000;
-      (*made)->add_rank(rank_id(rank), {TokenCount{static_cast<std::int64_t>(cap)}, 4 * study_.batch, permille});
+      (*made)->add_rank(rank_id(rank),
+                        {TokenCount{static_cast<std::int64_t>(cap)}, 4 * study_.batch, permille});
     }
     placers_.push_back(std::move(*made));
   }
@@ -149,7 +151,8 @@ class Loop {
 
   void place(std::size_t p) {
     std::deque<DecodeRequest>& queue = queues_[p];
-    const std::size_t wanted = static_cast<std::size_t>(std::max<std::int64_t>(study_.config.window, owed_[p]));
+    const std::size_t wanted =
+        static_cast<std::size_t>(std::max<std::int64_t>(study_.config.window, owed_[p]));
     while (queue.size() < wanted) {
       const StudyRequest next = stream_.next();
       waiting_[next_id_] = next;
@@ -158,21 +161,25 @@ class Loop {
     }
     while (owed_[p] > 0) {
       std::int64_t admissible = 0;
-      for (std::int64_t i = 0; i < owed_[p]; ++i) admissible += queue[static_cast<std::size_t>(i)].tokens.value;
+      for (std::int64_t i = 0; i < owed_[p]; ++i)
+        admissible += queue[static_cast<std::size_t>(i)].tokens.value;
       // The hold of a head counts from the moment it is at the head and a place is free.
-      if (!held_) queue.front().waiting_since = now();
+      if (!held_[p]) queue.front().waiting_since = now();
       std::vector<DecodeRequest> waiting(queue.begin(), queue.end());
-      for (DecodeRequest& request : waiting)
+      for (DecodeRequest& request : waiting) {
         request.queued_tokens = TokenCount{std::max<std::int64_t>(0, admissible - request.tokens.value)};
+        request.queued = owed_[p] - 1;
+      }
       const DecodePick pick = placers_[p]->decide_next(waiting, now());
       if (!pick.decision.rank) {
-        held_ = true;
+        held_[p] = true;
         hold_max_ = std::max(hold_max_, (now() - queue.front().waiting_since).value / kStepNs + 1);
         return;
       }
-      if (pick.index == 0) held_ = false;
+      if (pick.index == 0) held_[p] = false;
       admit(p, waiting[pick.index], *pick.decision.rank);
-      for (std::size_t i = 0; i < pick.index; ++i) overtaken_max_ = std::max(overtaken_max_, ++queue[i].overtaken);
+      for (std::size_t i = 0; i < pick.index; ++i)
+        overtaken_max_ = std::max(overtaken_max_, ++queue[i].overtaken);
       queue.erase(queue.begin() + static_cast<std::ptrdiff_t>(pick.index));
       owed_[p] -= 1;
     }
@@ -193,7 +200,8 @@ class Loop {
     if (study_.config.moves_permille == 0) return;
     const std::vector<DecodeMove> moves = placers_.front()->migrate(now());
     for (const DecodeMove& move : moves) {
-      const auto found = std::find_if(live_.begin(), live_.end(), [&](const Live& l) { return l.id == move.id; });
+      const auto found =
+          std::find_if(live_.begin(), live_.end(), [&](const Live& l) { return l.id == move.id; });
       if (found == live_.end()) continue;
       TRIMTAB_CHECK(placers_.front()->moved(move.id, move.to, now()), "a planned move of nobody");
       kv_[found->rank] -= found->tokens();
@@ -216,7 +224,8 @@ class Loop {
     double kv_max = 0, running_max = 0, kv_sum = 0, speeds = 0;
     std::int64_t padded_max = 0;
     for (std::size_t rank = 0; rank < kv_.size(); ++rank) {
-      const std::int64_t padded = (running_[rank] + study_.graph_step - 1) / study_.graph_step * study_.graph_step;
+      const std::int64_t padded =
+          (running_[rank] + study_.graph_step - 1) / study_.graph_step * study_.graph_step;
       padded_max = std::max(padded_max, padded);
       kv_max = std::max(kv_max, static_cast<double>(kv_[rank]) / speed(rank));
       running_max = std::max(running_max, static_cast<double>(padded) / speed(rank));
@@ -227,7 +236,8 @@ class Loop {
     const double full = static_cast<double>(places_) / speeds;  // running requests per unit of speed
     kv_max_sum_ += kv_max;
     running_max_sum_ += running_max / full;
-    moe_sum_ += study_.graph_step > 1 ? static_cast<double>(padded_max) / full : live / static_cast<double>(places_);
+    moe_sum_ +=
+        study_.graph_step > 1 ? static_cast<double>(padded_max) / full : live / static_cast<double>(places_);
     request_kv_sum_ += kv_sum / live;
     live_sum_ += live / static_cast<double>(places_);
     kv_peak_sum_ += kv_max * speeds / kv_sum;
@@ -257,8 +267,7 @@ class Loop {
     const auto steps = static_cast<double>(counted_);
     // The ideal step at full occupancy takes 1: attention of a full rank that has its even share of the KV.
     const double even_kv = request_kv_sum_ / steps * static_cast<double>(places_) / speeds_;
-    const double time =
-        0.2 * steps + 0.4 * kv_max_sum_ / even_kv + 0.2 * running_max_sum_ + 0.2 * moe_sum_;
+    const double time = 0.2 * steps + 0.4 * kv_max_sum_ / even_kv + 0.2 * running_max_sum_ + 0.2 * moe_sum_;
     StudyResult result;
     result.share = static_cast<double>(progressed_) / static_cast<double>(places_) / time;
     result.live = live_sum_ / steps;
@@ -281,12 +290,12 @@ class Loop {
   std::vector<std::unique_ptr<DecodePolicy>> placers_;
   std::vector<std::int64_t> kv_, running_;  // the truth, by rank
   std::vector<Live> live_;
-  std::vector<std::deque<DecodeRequest>> queues_;  // by placer
-  std::vector<std::int64_t> owed_;                 // free places, by placer
+  std::vector<std::deque<DecodeRequest>> queues_;                        // by placer
+  std::vector<std::int64_t> owed_;                                       // free places, by placer
   std::vector<StudyRequest> waiting_ = std::vector<StudyRequest>(1024);  // by request id
   std::deque<Snapshot> snapshots_;
   std::uint64_t next_id_ = 1;
-  bool held_ = false;
+  std::vector<bool> held_;  // by placer: its head was refused a place
   std::int64_t step_ = 0, placed_ = 0, moves_ = 0, counted_ = 0, progressed_ = 0;
   std::int64_t placed_before_ = 0, moves_before_ = 0, overtaken_max_ = 0, hold_max_ = 0;
   double kv_max_sum_ = 0, running_max_sum_ = 0, moe_sum_ = 0, request_kv_sum_ = 0, live_sum_ = 0;

@@ -1,0 +1,40 @@
+#include "policy/decode/expected_placer.h"
+
+#include <algorithm>
+
+namespace trimtab::policy {
+
+std::int64_t ExpectedPlacer::line(const DecodeRequest& request, DecodeReason& reason) const {
+  const DecodeLedger::Totals& totals = ledger().totals();
+  const std::int64_t waiting = request.tokens.value + request.queued_tokens.value;
+  const std::int64_t mean_kv = (expected().total_kv() + waiting) * 1000 / totals.speed_permille;
+  // Nothing runs yet: the request itself is the only request to take a mean of.
+  const std::int64_t running = std::max<std::int64_t>(1, totals.running);
+  const std::int64_t running_kv = totals.running > 0 ? totals.kv : request.tokens.value;
+  const std::int64_t line = mean_kv + config().slack_permille * running_kv / (1000 * running);
+  reason.mean_kv = TokenCount{mean_kv};
+  reason.waterline = TokenCount{line};
+  return line;
+}
+
+void ExpectedPlacer::renew_lease(Nanos now) {
+  if (config().placers <= 1) return;
+  const std::int64_t epoch = now.value / config().lease_period.value;
+  if (epoch == epoch_ && leased_ranks_ == ledger().open_ranks()) return;
+  epoch_ = epoch;
+  leased_ranks_ = ledger().open_ranks();
+  outlook()->lease(config().placers, (config().placer + epoch) % config().placers);
+}
+
+std::optional<RankId> ExpectedPlacer::settle(const Outlook::Best& best, DecodeRule rule,
+                                             DecodeReason& reason) const {
+  reason.rule = rule;
+  if (!best.winner) return std::nullopt;
+  reason.winner = ledger().load(*best.winner);
+  if (best.runner_up) reason.runner_up = ledger().load(*best.runner_up);
+  reason.fitting = rule == DecodeRule::kLeastKv ? 0 : best.fitting;
+  reason.expected_running_permille = best.running * 1000 / SurvivalTable::kOne;
+  return best.winner;
+}
+
+}  // namespace trimtab::policy
