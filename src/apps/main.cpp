@@ -16,6 +16,7 @@ int main(int argc, char** argv) {
   trimtab::apps::add_explain(app);
   trimtab::apps::add_simulate(app);
   trimtab::apps::add_replay(app);
+  trimtab::apps::add_cost(app);
   trimtab::apps::add_tools(app);
   trimtab::apps::add_experts(app);
   CLI11_PARSE(app, argc, argv);

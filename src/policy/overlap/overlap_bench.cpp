@@ -1,6 +1,7 @@
 #include <benchmark/benchmark.h>
 
 #include "policy/overlap/overlap.h"
+#include "policy/overlap/phases.h"
 
 namespace trimtab::policy {
 namespace {
@@ -15,6 +16,19 @@ void overlap_worth(benchmark::State& state) {
   }
 }
 BENCHMARK(overlap_worth);
+
+void overlap_decode(benchmark::State& state) {
+  const OverlapModel model;
+  for (auto _ : state) benchmark::DoNotOptimize(decide_decode_overlap(model, state.range(0)));
+}
+BENCHMARK(overlap_decode)->Arg(32)->Arg(64)->Arg(256)->Unit(benchmark::kMicrosecond);
+
+void overlap_prefill(benchmark::State& state) {
+  const PrefillModel model;
+  const PrefillChunk chunks[] = {{4'000, 9'000}, {700, 64'000}, {5'000, 0}};
+  for (auto _ : state) benchmark::DoNotOptimize(decide_prefill_overlap(model, chunks));
+}
+BENCHMARK(overlap_prefill)->Unit(benchmark::kMicrosecond);
 
 }  // namespace
 }  // namespace trimtab::policy
