@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <memory>
-#include <string_view>
+#include <functional>
+#include <tuple>
 #include <vector>
 
 #include "base/prng.h"
-#include "policy/decode/policy.h"
 #include "policy/speculate/confidence.h"
 #include "policy/speculate/feedback.h"
 #include "policy/speculate/group.h"
@@ -52,7 +51,6 @@ struct Outcome {
 };
 
 struct Request {
-  RequestId id;
   std::int64_t steps_left = 0, kv = 0;
   double accept = 0;
   std::vector<float> confidences, rates, previous,
@@ -63,11 +61,8 @@ struct Request {
 class World {
  public:
   explicit World(const Model& model) : model_(model), prng_(model.seed), rounds_(model.seed, 1) {
-    DecodeConfig config;
-    placer_ = std::move(*make_decode_policy(config));
-    for (std::uint32_t n = 0; n < model.ranks; ++n)
-      placer_->add_rank({model::EngineId{0}, n}, {TokenCount{1 << 29}, 2 * model.requests_per_rank, 1000});
     ranks_.resize(model.ranks);
+    kv_.assign(model.ranks, 0);
     const auto all = static_cast<std::int64_t>(model.ranks) * model.requests_per_rank;
     for (std::int64_t i = 0; i < all; ++i) place();
     base::Prng experts(model.expert_seed);
@@ -83,18 +78,19 @@ class World {
 
   void step() {
     std::size_t ended = 0;
-    for (auto& rank : ranks_) {
+    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+      auto& rank = ranks_[r];
       for (std::size_t i = 0; i < rank.size();) {
         Request& request = rank[i];
         if (--request.steps_left <= 0) {
-          placer_->ended(request.id, Nanos{0});
+          kv_[r] -= request.kv;
           rank.erase(rank.begin() + static_cast<std::ptrdiff_t>(i));
           ++ended;
           continue;
         }
         const auto grown = static_cast<std::int64_t>(model_.tokens_per_step + rounds_.uniform());
         request.kv += grown;
-        placer_->grew(request.id, grown, Nanos{0});
+        kv_[r] += grown;
         draft(request);
         ++i;
       }
@@ -108,17 +104,33 @@ class World {
  private:
   void place() {
     Request request;
-    request.id = RequestId{next_++};
     const double drawn = model_.prompt_median_tokens * std::exp(model_.prompt_sigma * prng_.normal());
     request.kv = 1 + static_cast<std::int64_t>(std::min(drawn, 128'000.0));
     request.steps_left =
         1 + static_cast<std::int64_t>(prng_.exponential(model_.output_mean_tokens / model_.tokens_per_step));
     request.accept = model_.accept_mean + model_.accept_request_sigma * prng_.normal();
-    const DecodeDecision decision =
-        placer_->decide({request.id, TokenCount{request.kv}, TokenCount{0}, Nanos{0}}, Nanos{0});
-    placer_->admitted(request.id, *decision.rank, TokenCount{request.kv}, Nanos{0});
     draft(request);
-    ranks_[decision.rank->rank].push_back(std::move(request));
+    const std::size_t rank = choose_rank(request.kv);
+    kv_[rank] += request.kv;
+    ranks_[rank].push_back(std::move(request));
+  }
+  /// As production places (docs/policies/decode.md): fewest requests of the ranks that stay under the mean KV
+  /// plus 2.4 requests, else least KV.
+  std::size_t choose_rank(std::int64_t kv) const {
+    double all = static_cast<double>(kv), requests = 1;
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      all += static_cast<double>(kv_[rank]);
+      requests += static_cast<double>(ranks_[rank].size());
+    }
+    const double line = all / static_cast<double>(ranks_.size()) + 2.4 * all / requests;
+    const auto order = [&](std::size_t rank) {
+      const bool above = static_cast<double>(kv_[rank] + kv) > line;
+      return std::tuple(above, above ? 0 : ranks_[rank].size(), kv_[rank], rank);
+    };
+    std::size_t best = 0;
+    for (std::size_t rank = 1; rank < ranks_.size(); ++rank)
+      if (order(rank) < order(best)) best = rank;
+    return best;
   }
   void draft(Request& request) {
     request.oldest = std::move(request.previous);
@@ -135,9 +147,8 @@ class World {
   }
   Model model_;
   base::Prng prng_, rounds_;
-  std::unique_ptr<DecodePolicy> placer_;
   std::vector<std::vector<Request>> ranks_;
-  std::uint64_t next_ = 1;
+  std::vector<std::int64_t> kv_;  // of each rank
 };
 
 inline StepCurve curve_of(const Model& model) {
