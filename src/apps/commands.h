@@ -20,6 +20,6 @@ void add_explain(CLI::App& app);  // explain, status
 void add_simulate(CLI::App& app);
 void add_replay(CLI::App& app);
 void add_experts(CLI::App& app);  // experts plan, evaluate, moves, export, advise, synthesize
-void add_cost(CLI::App& app);  // cost fit
+void add_cost(CLI::App& app);     // cost fit
 
 }  // namespace trimtab::apps
