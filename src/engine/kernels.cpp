@@ -1,5 +1,7 @@
 #include "engine/kernels.h"
 
+#include <cpuid.h>
+
 #include <cstdlib>
 #include <new>
 
@@ -32,9 +34,15 @@ std::size_t row_bytes(WeightType type, std::size_t elements) {
 
 const Kernels& kernels_for(Isa isa) { return isa == Isa::kAvx512 ? kAvx512Kernels : kAvx2Kernels; }
 
+/// Not every compiler knows the name in __builtin_cpu_supports.
+static bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+
 bool machine_has(Isa isa) {
   const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                  __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi2");
+                  __builtin_cpu_supports("bmi2") && has_f16c();
   if (isa == Isa::kAvx2) return v3;
   return v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
