@@ -144,7 +144,7 @@ base::Result<std::pair<ExpertArray*, bool>> choose(ArrayFile& file, const std::s
 
 /// counts by slot -> counts by logical expert, with `map` [layers, slots] or [slots]. Slots that hold nothing
 /// are -1 in the engines' maps; the tokens that they counted belong to no expert.
-base::Status fold(Piece& piece, const ExpertArray& map) {
+base::Status fold(Piece& piece, const ExpertArray& map, std::int64_t elements_max) {
   const bool one = map.shape.size() == 1;
   if ((!one && map.shape.size() != 2) || map.shape.back() != piece.width ||
       (!one && map.shape[0] != piece.layers)) {
@@ -167,6 +167,15 @@ base::Status fold(Piece& piece, const ExpertArray& map) {
   const auto experts = static_cast<std::size_t>(top) + 1;
   const auto width = static_cast<std::size_t>(piece.width), layers = static_cast<std::size_t>(piece.layers);
   const std::size_t rows = static_cast<std::size_t>(piece.steps) * layers;
+  // A small file may name a large expert: what it unfolds to is bounded as what it holds is.
+  if (rows * experts > static_cast<std::size_t>(std::max<std::int64_t>(0, elements_max))) {
+    return base::fail(
+        base::Code::kTooLarge,
+        fmt::format("the physical_to_logical map names expert {}, and {} steps x {} layers x {} "
+                    "experts are more than {} counts, what one read may hold; mend the map, or "
+                    "dump fewer steps",
+                    experts - 1, piece.steps, piece.layers, experts, elements_max));
+  }
   std::vector<double> folded(rows * experts, 0);
   for (std::size_t row = 0; row < rows; ++row) {
     const std::size_t from = one ? 0 : row % layers * width;
@@ -228,7 +237,7 @@ base::Result<Piece> read_piece(const std::string& path, const LoadsOptions& opti
         "the counts are by physical slot and the file has no physical_to_logical_map; give the map in force "
         "with --physical-map FILE");
   }
-  TRIMTAB_TRY(fold(*piece, *map));
+  TRIMTAB_TRY(fold(*piece, *map, left));
   return piece;
 }
 

@@ -106,6 +106,15 @@ TEST(Loads, PhysicalCountsAreFolded) {
   EXPECT_EQ(given->counts, (std::vector<double>{2, 5}));
 }
 
+TEST(Loads, AFewSlotsDoNotUnfoldToAnExhaustedMachine) {
+  LoadsOptions options;
+  options.elements_max = 1000;
+  expect_error(
+      loads_of("a.json", R"({"expert_load_window": [[[1, 2]]], "physical_to_logical_map": [[0, 65535]]})",
+               options),
+      {"a.json", "expert 65535", "1000 counts", "fewer steps"});
+}
+
 TEST(Loads, FilesFollowOneAnother) {
   const Directory directory;
   const std::string first = directory.write("a.json", "[[[1, 2]], [[3, 4]]]");

@@ -124,6 +124,7 @@ base::Result<ExpertMaps> from_file(const ArrayFile& file) {
 }
 
 base::Status write_text(const std::string& path, const std::string& text) {
+  TRIMTAB_TRY(check_replaceable(path));
   const std::string part = path + ".part";
   const auto failed = [&](const char* what) {
     const int error = errno;

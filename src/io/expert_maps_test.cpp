@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
+#include <sys/stat.h>
 
 #include "io/expert_file.h"
 #include "io/expert_testing.h"
@@ -74,6 +75,19 @@ TEST(Maps, ErrorsNameThePlace) {
                {"--ep-size"});
   expect_error(write_expert_maps("/nonexistent/x.json", {1, 1, 1, 1, {0}}, MapFormat::kSglang),
                {"/nonexistent/x.json"});
+}
+
+TEST(Maps, DevicesAndPipesAreNotReplacedByAFile) {
+  const Directory directory;
+  const std::string pipe = directory.at("pipe");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  for (const MapFormat format : {MapFormat::kNpz, MapFormat::kSglang, MapFormat::kAscend}) {
+    expect_error(write_expert_maps(pipe, {1, 1, 1, 1, {0}}, format), {pipe, "pipe", "name of a file"});
+  }
+  struct stat status {};
+  ASSERT_EQ(::stat(pipe.c_str(), &status), 0);
+  EXPECT_TRUE(S_ISFIFO(status.st_mode)) << "as a rename over /dev/null would do to every program";
+  expect_error(write_expert_maps(directory.at(""), {1, 1, 1, 1, {0}}, MapFormat::kSglang), {"directory"});
 }
 
 RC_GTEST_PROP(Maps, AscendRoundTrip, ()) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 namespace trimtab::io {
@@ -131,6 +132,9 @@ base::Result<ExpertArray> TorchFile::tensor(PickledValues::Node node, std::int64
                                from + *got, wanted));
       }
     }
+    std::array<std::byte, 1> behind{};  // at the very end of an entry its sum is checked
+    const auto more = read_full(**source, behind);
+    if (!more) return tl::unexpected(more.error());
     return bytes;
   }();
   if (!raw) return tl::unexpected(raw.error());

@@ -177,6 +177,17 @@ TEST(Torch, DamageIsAnError) {
                {"elements"});
 }
 
+TEST(Torch, AStorageOfAnotherSumIsDamaged) {
+  const Directory directory;
+  const auto path = torch_file(directory, "a.pt", pickle(tensor("IntStorage", "0", 3, 0, {3}, {1})),
+                               {{"0", int32s({1, 2, 3})}});
+  std::ifstream in(path, std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(in)), {});
+  const std::size_t before = bytes.find("dump/data/0") - 16, listed = bytes.rfind("PK\1\2") + 16;
+  for (const std::size_t sum : {before, listed}) bytes[sum] = static_cast<char>(bytes[sum] ^ 1);
+  expect_error(read_array_file(directory.write("b.pt", bytes), ""), {"data/0", "damaged", "CRC"});
+}
+
 TEST(Torch, AListInItselfIsHarmless) {
   // l = []; l.append(l); memo 0 is the list.
   const auto values = read_pickle(bytes(std::string("\x80\x02]q\0h\0a.", 9)));

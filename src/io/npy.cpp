@@ -250,6 +250,16 @@ base::Result<ExpertArray> read_npy(ByteSource& source, std::int64_t elements_max
     }
     done += n;
   }
+  // To the very end: there an archive checks its sum, and a second array would be lost in silence.
+  std::array<std::byte, 1> behind{};
+  const auto more = source.read(behind);
+  if (!more) return tl::unexpected(more.error());
+  if (*more > 0) {
+    return bad(
+        fmt::format("bytes follow the array of shape {}: one file holds one array; save several "
+                    "with numpy.savez",
+                    shape_text(header->shape)));
+  }
   return array;
 }
 

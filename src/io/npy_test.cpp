@@ -108,6 +108,7 @@ TEST(Npy, HostileHeadersAreErrors) {
   expect_error(npy(npy_with(header_of("<i4", "(-3,)"), "")), {"-3"});
   expect_error(npy(npy_with(header_of("<i4", "(9999999999, 9999999999)"), "")), {"9999999999", "elements"});
   expect_error(npy(npy_with(header_of("<i4", "(1000,)"), "abcd")), {"cut short", "1 of 1000"});
+  expect_error(npy(npy_with(header_of("<i4", "(1,)"), "abcdefgh")), {"follow", "[1]", "numpy.savez"});
   expect_error(npy(npy_with("{'descr': '<i4'}", "")), {"fortran_order"});
   const auto none =
       npy(npy_with(header_of("<i4", "(0, 9000000000000000000, 9000000000000000000)", true), ""));
@@ -177,6 +178,12 @@ TEST(Npz, DamageIsNoticed) {
   const std::string whole((std::istreambuf_iterator<char>(in)), {});
   expect_error(read_expert_loads({directory.write("cut.npz", whole.substr(0, whole.size() / 2))}, {}),
                {"cut.npz"});
+  std::string flipped = whole;  // the sums alone, in the directory and before the entry
+  flipped[14] = static_cast<char>(flipped[14] ^ 1);
+  const std::size_t sum = whole.find("PK\1\2") + 16;
+  flipped[sum] = static_cast<char>(flipped[sum] ^ 1);
+  expect_error(read_expert_loads({directory.write("flipped.npz", flipped)}, {}),
+               {"flipped.npz", "arr_0.npy is damaged", "CRC"});
   expect_error(write_zip("/nonexistent/x.npz", {{"a", "b"}}), {"/nonexistent/x.npz"});
   expect_error(read_expert_loads({directory.at("absent.npz")}, {}), {"absent.npz", "No such file"});
   expect_error(read_expert_loads({directory.at("")}, {}), {"directory"});

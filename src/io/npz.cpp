@@ -1,6 +1,7 @@
 #include "io/npz.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <zip.h>
 
 #include <algorithm>
@@ -89,17 +90,18 @@ base::Status ZipArchive::list() {
   for (zip_int64_t i = 0; i < count; ++i) {
     const char* name = zip_get_name(archive_.get(), static_cast<zip_uint64_t>(i), 0);
     names_.emplace_back(name == nullptr ? "" : name);
+    index_.try_emplace(names_.back(), static_cast<std::uint64_t>(i));
   }
   return {};
 }
 
 base::Result<std::unique_ptr<ByteSource>> ZipArchive::entry(std::string_view name) const {
-  const auto found = std::find(names_.begin(), names_.end(), name);
-  if (found == names_.end()) {
+  const auto found = index_.find(name);
+  if (found == index_.end()) {
     return base::fail(base::Code::kNotFound,
                       fmt::format("the archive has no entry {}; it has {}", name, listed(names_)), "zip");
   }
-  zip_file_t* file = zip_fopen_index(archive_.get(), static_cast<zip_uint64_t>(found - names_.begin()), 0);
+  zip_file_t* file = zip_fopen_index(archive_.get(), found->second, 0);
   if (file == nullptr) {
     return base::fail(base::Code::kDataLoss,
                       fmt::format("entry {} cannot be opened: {}", name, zip_strerror(archive_.get())),
@@ -139,8 +141,18 @@ base::Result<NpzContents> read_npz(const ZipArchive& archive, std::string_view o
   return contents;
 }
 
+base::Status check_replaceable(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode)) return {};
+  return base::fail(base::Code::kIo,
+                    fmt::format("cannot write {}: it is a {}; give the name of a file", path,
+                                S_ISDIR(status.st_mode) ? "directory" : "device or a pipe"),
+                    "io");
+}
+
 base::Status write_zip(const std::string& path,
                        const std::vector<std::pair<std::string, std::string>>& entries) {
+  TRIMTAB_TRY(check_replaceable(path));
   int code = 0;
   zip_t* archive = zip_open(path.c_str(), ZIP_CREATE | ZIP_TRUNCATE, &code);
   if (archive == nullptr) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -24,7 +26,7 @@ class ZipArchive {
   ZipArchive& operator=(ZipArchive&&) noexcept = default;
   ~ZipArchive() = default;
 
-  /// In the order of the archive's directory.
+  /// In the order of the archive's directory; of two alike the first is read.
   const std::vector<std::string>& names() const { return names_; }
   /// kNotFound names what the archive has. The archive must outlive the entry.
   base::Result<std::unique_ptr<ByteSource>> entry(std::string_view name) const;
@@ -37,6 +39,7 @@ class ZipArchive {
   base::Status list();
   std::unique_ptr<zip, Close> archive_;
   std::vector<std::string> names_;
+  std::map<std::string, std::uint64_t, std::less<>> index_;  // a dump by pass has 100,000 entries and more
 };
 
 /// Every array of a NumPy .npz file whose type is numeric; `only` (if not empty) reads that one alone.
@@ -47,6 +50,9 @@ struct NpzContents {
 };
 base::Result<NpzContents> read_npz(const ZipArchive& archive, std::string_view only,
                                    std::int64_t elements_max = kExpertElementsMax);
+
+/// kIo when something other than a file stands at `path`: a rename over /dev/null would take its place.
+base::Status check_replaceable(const std::string& path);
 
 /// Writes a deflated zip through a temporary file and a rename; entries carry no time, so that the same
 /// contents give the same bytes. kIo names the path and the reason.
