@@ -111,7 +111,7 @@ def dispatch_time(_scale, _peers, _say):
 ROUTING_PLANS = [
     ('incremental every 5', {'plan': 'incremental', 'every_steps': 5}, (None, None)),
     ('incremental every 5, dear moves', {'plan': 'incremental', 'every_steps': 5, 'move_price': 1e-2}, (1.160, 0.35)),
-    ('repair every step', {'plan': 'repair', 'every_steps': 1, 'repair_tolerance': 0.0, 'repair_gain_min': 1e-3}, (1.165, 0.11)),
+    ('repair every step', {'plan': 'repair', 'every_steps': 1, 'repair_tolerance': 0.0, 'repair_gain_min': 5e-3}, (1.165, 0.11)),
 ]
 
 

@@ -10,9 +10,15 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BENCH_DIR = ROOT / 'build/release/bench'
 
 
+def plain(value):
+    """A NumPy scalar as the number of Python that it holds, for JSON."""
+    return value.item() if hasattr(value, 'item') else value
+
+
 def result(name, value, unit, goal=None, lower_is_better=True, peer=None, peer_value=None, **more):
     """One figure. `goal` is the bound that it must meet; `peer_value` is what a named peer or physical limit did in the same run.
     more: standard_error, note, or whatever else the JSON form should say."""
+    value, goal, peer_value, more = plain(value), plain(goal), plain(peer_value), {key: plain(item) for key, item in more.items()}
     met = None if goal is None else (value <= goal if lower_is_better else value >= goal)
     ratio = None if not peer_value else value / peer_value
     return {'name': name, 'value': value, 'unit': unit, 'goal': goal, 'peer': peer, 'peer_value': peer_value, 'ratio': ratio, 'met': met,
