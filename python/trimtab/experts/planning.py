@@ -39,9 +39,10 @@ class Planner:
     scope: 'global' puts copies anywhere; 'hierarchical' packs expert groups on nodes, which they never leave (needs nodes that divide
         groups and ranks).
     effort: 'fast', 'default' or 'quality': how long the search may go on.
-    move_price: for replan, the part of the layer's sum of peaks that one received copy must save to be worth it (None: 1e-3, from 32
-        ranks up 3e-3). moves_max: copies that a replan may move, for each layer (None: no cap).
-    recency_steps: a step that is `age` steps old weighs exp(-age / recency_steps); 0: all alike.
+    move_price: for replan, the part of the mean rank's load by which one received copy must lower the expected peak to be worth it
+        (None: 5e-4, from 32 ranks up 1.5e-3, for a replan every 5 steps; plans that serve longer may pay more: 1e-4). moves_max: copies
+        that a replan may move, for each layer (None: no cap).
+    recency_steps: for plan, a step that is `age` steps old weighs exp(-age / recency_steps); 0: all alike. A replan forecasts instead.
     threads: 0 takes all cores; the plan does not depend on it.
 
     Every plan keeps these rules: each expert has a slot, no rank holds two copies of an expert, slots are equal over ranks.
@@ -137,7 +138,7 @@ def _maps(maps, layers, name):
 
 def _price(value):
     if not (isinstance(value, (int, float, numpy.number)) and 0 <= value < float('inf')):
-        raise ValueError(f'move_price = {value!r}: use a part of the sum of peaks from 0 up, such as 1e-3')
+        raise ValueError(f'move_price = {value!r}: use a part of the mean rank's load from 0 up, such as 1e-3')
     return float(value)
 
 
