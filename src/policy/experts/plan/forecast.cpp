@@ -3,10 +3,15 @@
 #include <algorithm>
 
 namespace trimtab::experts {
+namespace {
+
+constexpr std::int32_t kFilterSteps = 128;
+
+}  // namespace
 
 std::vector<float> forecast_loads(const LoadWindow& window, const ForecastTuning& tuning) {
-  constexpr std::int32_t kLanes = LoadWindow::kLanes, kStepsMax = 256;
-  const std::int32_t steps = std::min(window.steps(), kStepsMax), first = window.steps() - steps;
+  constexpr std::int32_t kLanes = LoadWindow::kLanes;
+  const std::int32_t steps = std::min(window.steps(), kFilterSteps), first = window.steps() - steps;
   const std::int32_t padded = (window.experts() + kLanes - 1) / kLanes * kLanes;
   std::vector<float> expected(static_cast<std::size_t>(padded));
   std::vector<float> tile(static_cast<std::size_t>(steps) * kLanes);
@@ -18,6 +23,16 @@ std::vector<float> forecast_loads(const LoadWindow& window, const ForecastTuning
         tile[static_cast<std::size_t>(step * kLanes + lane)] = loads[step];
     }
     kernels().forecast(tile.data(), steps, kLanes, tuning, expected.data() + expert);
+  }
+  // A plan serves about as long as its window. What wanders comes back meanwhile, and domains end.
+  if (window.steps() > kFilterSteps) {
+    const float newest = static_cast<float>(kFilterSteps) / static_cast<float>(window.steps());
+    for (std::int32_t expert = 0; expert < window.experts(); ++expert) {
+      const auto mean =
+          static_cast<float>(window.totals()[static_cast<std::size_t>(expert)] / window.steps());
+      float& load = expected[static_cast<std::size_t>(expert)];
+      load = newest * load + (1 - newest) * mean;
+    }
   }
   return expected;
 }

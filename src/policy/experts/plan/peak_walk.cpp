@@ -79,9 +79,14 @@ bool PeakWalk::propose(base::Prng& prng) {
   return true;
 }
 
+float PeakWalk::sum_of_peaks(const Shape& shape, const LayerLoads& loads, const SlotMap& map) {
+  start(shape, loads, map);
+  return sum_;
+}
+
 std::int64_t PeakWalk::run(const Shape& shape, const LayerLoads& loads, std::int64_t proposals,
                            std::uint64_t seed, SlotMap& map) {
-  if (shape.ranks < 2) return 0;
+  if (shape.ranks < 2 || proposals == 0) return 0;
   start(shape, loads, map);
   base::Prng prng(seed);
   std::int64_t kept = 0;

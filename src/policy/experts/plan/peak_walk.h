@@ -21,6 +21,9 @@ class PeakWalk {
   std::int64_t run(const Shape& shape, const LayerLoads& loads, std::int64_t proposals, std::uint64_t seed,
                    SlotMap& map);
 
+  /// The sum that it lowers, for a legal map.
+  float sum_of_peaks(const Shape& shape, const LayerLoads& loads, const SlotMap& map);
+
  private:
   void start(const Shape& shape, const LayerLoads& loads, const SlotMap& map);
   void measure();

@@ -2,14 +2,11 @@
 
 #include <fmt/format.h>
 
-#include "policy/experts/plan/construct.h"
-#include "policy/experts/plan/copies.h"
+#include "policy/experts/plan/fresh.h"
 #include "policy/experts/plan/hierarchical.h"
 #include "policy/experts/plan/incremental.h"
-#include "policy/experts/plan/peak_walk.h"
 #include "policy/experts/plan/relabel.h"
 #include "policy/experts/plan/single_step.h"
-#include "policy/experts/plan/swaps.h"
 
 namespace trimtab::experts {
 namespace {
@@ -50,58 +47,7 @@ void explain(const Shape& shape, const LoadWindow& window, std::span<const std::
   plan.reason.balance_before = balance_of(old_shape, current, window).of_sums;
 }
 
-/// From this many ranks on a rank holds few copies, and the hottest ones decide rather than their sums.
-constexpr std::int32_t kManyRanks = 32;
-
-/// Long windows are planned on about 125 sums of steps: eight times less work, and count noise averages out.
-std::int32_t bin_of(const LoadWindow& window) { return window.steps() <= 256 ? 1 : window.steps() / 125; }
-
-CopyWeights copy_weights(const Shape& shape, std::int32_t bin) {
-  // With one slot a rank the largest copy is the busiest rank: nothing is left to packing.
-  if (shape.slots_per_rank() == 1) return {1.0, 1e-6};
-  if (shape.ranks < kManyRanks) return {0.3, 0.1};
-  return bin == 1 ? CopyWeights{0.6, 0.02} : CopyWeights{0.8, 0.001};
-}
-
-/// Exchanges tried on the sum of peaks, see PeakWalk; on few ranks the squares leave little to gain.
-std::int64_t walk_proposals(const Shape& shape, Effort effort) {
-  switch (effort) {
-    case Effort::kFast:
-      return 0;
-    case Effort::kDefault:
-      return shape.ranks >= kManyRanks ? 10'000 : 0;
-    case Effort::kQuality:
-      return 40'000;
-  }
-  return 0;
-}
-constexpr std::int64_t kWholeWindowProposals = 25'000;
-
-double default_price(const Shape& shape) { return shape.ranks >= kManyRanks ? 1.5e-3 : 5e-4; }
-
-SlotMap plan_fresh(const Shape& shape, const LoadWindow& window, const PlanOptions& options,
-                   PlanReason& reason) {
-  LayerLoads loads;
-  std::vector<double> weights;
-  if (options.recency_steps > 0) weights = recency_weights(window.steps(), options.recency_steps);
-  const std::int32_t bin = bin_of(window);
-  loads.assign(window, weights, bin);
-  const std::vector<std::int32_t> copies = choose_copies(shape, loads, copy_weights(shape, bin));
-  Placement placement;
-  SwapSearch search;
-  placement.reset(shape, loads, copies);
-  construct(shape, placement);
-  search.reset(shape, placement);
-  reason.swaps = search.descend(1e-7, 20LL * shape.slots);
-  SlotMap map(placement.map().begin(), placement.map().end());
-  PeakWalk walk;
-  reason.walk_steps = walk.run(shape, loads, walk_proposals(shape, options.effort), options.seed, map);
-  if (bin > 1 && options.effort == Effort::kQuality) {
-    loads.assign_by_expert(window, weights, 1);
-    reason.walk_steps += walk.run(shape, loads, kWholeWindowProposals, options.seed, map);
-  }
-  return map;
-}
+double default_price(const Shape& shape) { return shape.ranks >= kManyRanks ? 2e-3 : 5e-4; }
 
 }  // namespace
 

@@ -35,7 +35,7 @@ struct PlanOptions {
   Scope scope = Scope::kGlobal;
   Effort effort = Effort::kDefault;
   /// Incremental: the part of the mean rank's load by which one received copy must lower the expected peak to
-  /// be worth it. Negative: the default for the shape (5e-4; 1.5e-3 from 32 ranks up), for a plan every 5
+  /// be worth it. Negative: the default for the shape (5e-4; 2e-3 from 32 ranks up), for a plan every 5
   /// steps. Plans that serve longer may pay more for their copies: 1e-4.
   double move_price = -1;
   /// Incremental: at most so many received copies; negative: no cap.

@@ -5,10 +5,12 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "base/hash.h"
 #include "base/prng.h"
+#include "policy/experts/plan/forecast.h"
 
 namespace trimtab::experts {
 namespace {
@@ -89,6 +91,60 @@ RC_GTEST_PROP(PlannerProperty, TheCapOnMovesHolds, ()) {
   const Plan next = plan_layer(shape, later, fresh.map, options).value();
   RC_ASSERT(next.reason.received <= options.moves_max);
   RC_ASSERT(check(shape, next.map, true).has_value());
+}
+
+/// The 32-norm of the ranks' forecast loads, relative to the mean rank: what incremental plans lower.
+double forecast_peak(const Shape& shape, const SlotMap& map, const LoadWindow& window) {
+  const std::vector<float> loads = forecast_loads(window);
+  const std::vector<std::int32_t> copies = copies_of(shape, map);
+  double total = 0, powers = 0;
+  for (const float load : loads) total += static_cast<double>(load);
+  if (total == 0) return 0;
+  for (std::int32_t rank = 0; rank < shape.ranks; ++rank) {
+    double level = 0;
+    for (std::int32_t slot = rank * shape.slots_per_rank(); slot < (rank + 1) * shape.slots_per_rank();
+         ++slot) {
+      const auto expert = static_cast<std::size_t>(map[static_cast<std::size_t>(slot)]);
+      level += static_cast<double>(loads[expert]) * shape.ranks / total / copies[expert];
+    }
+    powers += std::pow(level, 32);
+  }
+  return std::pow(powers, 1.0 / 32);
+}
+
+RC_GTEST_PROP(PlannerProperty, EveryReceivedCopyPaysItsPrice, ()) {
+  const Shape shape = arbitrary_shape();
+  const Plan fresh = plan_layer(shape, window_of(arbitrary_loads(shape), shape.experts), {}, {}).value();
+  PlanOptions options;
+  options.start = Start::kIncremental;
+  options.move_price = *rc::gen::element(0.0, 1e-4, 1e-2, 0.1);
+  const LoadWindow later = window_of(arbitrary_loads(shape), shape.experts);
+  const Plan next = plan_layer(shape, later, fresh.map, options).value();
+  const double paid = options.move_price * static_cast<double>(next.reason.received);
+  RC_ASSERT(forecast_peak(shape, next.map, later) + paid <= forecast_peak(shape, fresh.map, later) + 1e-6);
+}
+
+TEST(Planner, SameBytesOnEveryMachine) {
+  // Whole-number loads, fixed seeds: these digests hold for every processor, compiler and thread count.
+  std::uint64_t hash = 0;
+  for (const Shape shape : {Shape{64, 80, 8}, Shape{96, 128, 32}}) {
+    for (const std::int32_t steps : {40, 300}) {
+      const LoadWindow window = window_of(skewed(11, steps, shape.experts, 700), shape.experts);
+      const LoadWindow later = window_of(skewed(12, steps, shape.experts, 700), shape.experts);
+      for (const Effort effort : {Effort::kFast, Effort::kDefault, Effort::kQuality}) {
+        PlanOptions options;
+        options.effort = effort;
+        options.recency_steps = effort == Effort::kFast ? 15 : 0;
+        const Plan fresh = plan_layer(shape, window, {}, options).value();
+        options.start = Start::kIncremental;
+        options.move_price = 1e-3;
+        const Plan next = plan_layer(shape, later, fresh.map, options).value();
+        hash = base::mix(hash, base::checksum_of(std::span<const std::int32_t>(fresh.map)));
+        hash = base::mix(hash, base::checksum_of(std::span<const std::int32_t>(next.map)));
+      }
+    }
+  }
+  EXPECT_EQ(hash, 0x0ULL);
 }
 
 TEST(Planner, SkewIsLevelled) {
