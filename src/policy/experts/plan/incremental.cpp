@@ -4,9 +4,14 @@
 #include <vector>
 
 #include "policy/experts/plan/forecast.h"
+#include "policy/experts/plan/square_search.h"
 
 namespace trimtab::experts {
 namespace {
+
+/// Up to so many steps the forecast of each expert decides; beyond, which experts rise and fall together.
+constexpr std::int32_t kShortPeriodSteps = 20;
+constexpr double kRecencyOfWindow = 0.4;
 
 std::size_t at(std::int32_t value) { return static_cast<std::size_t>(value); }
 
@@ -47,7 +52,7 @@ SlotMap without_duplicates(const Shape& shape, std::span<const std::int32_t> map
 }
 
 SlotMap improve(const Shape& shape, const LoadWindow& window, std::span<const std::int32_t> before,
-                const PeakOptions& options, PeakResult& result) {
+                std::int32_t period_steps, const PeakOptions& options, PeakResult& result) {
   const std::vector<float> loads = forecast_loads(window);
   SlotMap map = without_duplicates(shape, before, loads);
   PeakOptions left = options;
@@ -55,8 +60,14 @@ SlotMap improve(const Shape& shape, const LoadWindow& window, std::span<const st
     const std::int64_t already = received_copies(shape, before, map);
     left.moves_max = static_cast<std::int32_t>(std::max<std::int64_t>(0, left.moves_max - already));
   }
-  PeakSearch search;
-  result = search.run(shape, loads, before, left, map);
+  if (period_steps > kShortPeriodSteps) {
+    LayerLoads steps;
+    const std::int32_t bin = window.steps() <= 256 ? 1 : window.steps() / 125;
+    steps.assign(window, recency_weights(window.steps(), kRecencyOfWindow * window.steps()), bin);
+    result = SquareSearch().run(shape, steps, before, left, map);
+  } else {
+    result = PeakSearch().run(shape, loads, before, left, map);
+  }
   return map;
 }
 

@@ -15,8 +15,9 @@ SlotMap without_duplicates(const Shape& shape, std::span<const std::int32_t> map
                            std::span<const float> loads);
 
 /// The next map from the one in force (legal but for duplicates, which are mended first whatever the cap):
-/// forecasts what the experts will draw, and changes what lowers the peak by more than its price.
+/// changes what pays more than its price. A plan that serves for up to 20 steps lowers the peak of what the
+/// experts are forecast to draw (PeakSearch); a longer one the squares over the window (SquareSearch).
 SlotMap improve(const Shape& shape, const LoadWindow& window, std::span<const std::int32_t> before,
-                const PeakOptions& options, PeakResult& result);
+                std::int32_t period_steps, const PeakOptions& options, PeakResult& result);
 
 }  // namespace trimtab::experts

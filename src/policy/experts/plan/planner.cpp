@@ -47,6 +47,11 @@ void explain(const Shape& shape, const LoadWindow& window, std::span<const std::
   plan.reason.balance_before = balance_of(old_shape, current, window).of_sums;
 }
 
+/// Who looks back far plans to serve long.
+std::int32_t period_of(const LoadWindow& window, const PlanOptions& options) {
+  return options.period_steps > 0 ? options.period_steps : window.steps() < 64 ? 5 : window.steps();
+}
+
 double default_price(const Shape& shape) { return shape.ranks >= kManyRanks ? 2e-3 : 5e-4; }
 
 }  // namespace
@@ -59,7 +64,8 @@ base::Result<Plan> plan_layer(const Shape& shape, const LoadWindow& window,
   if (options.start == Start::kIncremental) {
     const double price = options.move_price < 0 ? default_price(shape) : options.move_price;
     PeakResult result;
-    plan.map = improve(shape, window, current, {price, options.moves_max}, result);
+    plan.map =
+        improve(shape, window, current, period_of(window, options), {price, options.moves_max}, result);
     plan.reason.swaps = result.swaps;
     plan.reason.replacements = result.replacements;
   } else if (window.steps() == 1) {

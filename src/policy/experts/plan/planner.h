@@ -35,8 +35,7 @@ struct PlanOptions {
   Scope scope = Scope::kGlobal;
   Effort effort = Effort::kDefault;
   /// Incremental: the part of the mean rank's load by which one received copy must lower the expected peak to
-  /// be worth it. Negative: the default for the shape (5e-4; 2e-3 from 32 ranks up), for a plan every 5
-  /// steps. Plans that serve longer may pay more for their copies: 1e-4.
+  /// be worth it. Negative: the default for the shape (5e-4; 2e-3 from 32 ranks up).
   double move_price = -1;
   /// Incremental: at most so many received copies; negative: no cap.
   std::int32_t moves_max = -1;
@@ -45,6 +44,9 @@ struct PlanOptions {
   double recency_steps = 0;
   /// The search draws from this seed and nothing else.
   std::uint64_t seed = 1;
+  /// Incremental: steps until the next plan. Up to 20, the forecast of every expert decides; beyond, experts
+  /// that rise and fall together are kept apart. 0: 5 with windows below 64 steps, else the window's length.
+  std::int32_t period_steps = 0;
 };
 
 /// The numbers that led to a plan. Balance = sum over the window's steps of the busiest rank / sum of the
