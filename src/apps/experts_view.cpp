@@ -69,7 +69,7 @@ std::string layers_table(std::span<const LayerScore> layers, const experts::Shap
   };
   for (const LayerScore& layer : shown) add(fmt::format("{}", layer.layer), layer, shape.slots);
   if (cut) {
-    table.add_row({fmt::format("{} better", layers.size() - rows_max)});
+    table.add_row({fmt::format("{} more", layers.size() - rows_max)});
   }
   table.add_rule();
   const double slots = static_cast<double>(shape.slots) * static_cast<double>(layers.size());
