@@ -69,10 +69,12 @@ def forms(directory):
     writers = {
         'c.npy': lambda path: np.save(path, counts.astype(np.int32)), 'f.npy': lambda path: np.save(path, np.asfortranarray(counts)),
         'f32.npy': lambda path: np.save(path, counts.astype(np.float32)), 'u16.npy': lambda path: np.save(path, counts.astype(np.uint16)),
-        'big.npy': lambda path: np.save(path, counts.astype('>i8')), 'stored.npz': lambda path: np.savez(path, counts=counts, names=np.array(['x'])),
+        'big.npy': lambda path: np.save(path, counts.astype('>i8')),
+        'stored.npz': lambda path: np.savez(path, counts=counts, names=np.array(['x'])),
         'long.csv': lambda path: path.write_text('\n'.join(rows) + '\n'), 'wide.csv': lambda path: path.write_text('\n'.join(wide) + '\n'),
         'a.json': lambda path: path.write_text(json.dumps({'logical_count': counts.tolist()})),
-        'sglang.pt': lambda path: torch_save(path, {'rank': 0, 'logical_count': counts.astype(np.int32), 'average_utilization_rate_over_window': None}),
+        'sglang.pt': lambda path: torch_save(path, {'rank': 0, 'logical_count': counts.astype(np.int32),
+                                                    'average_utilization_rate_over_window': None}),
         'tensor.pt': lambda path: torch_save(path, counts.astype(np.float64)),
     }
     for name, write in writers.items():
@@ -150,7 +152,8 @@ def test_incremental_moves_few_and_evaluate_agrees(tmp_path, loads, plan):
     assert score['balance'] == pytest.approx(answer['balance_before'])
     assert score['against']['balance'] == pytest.approx(answer['balance'])
     assert score['against']['copies_received'] == answer['copies_received']
-    moves = run_json('moves', '--before', plan, '--after', next_plan, '--expert-bytes', '10MB', '--link-bandwidth', '1GB', '--stall-budget', '5ms')
+    moves = run_json('moves', '--before', plan, '--after', next_plan, '--expert-bytes', '10MB', '--link-bandwidth', '1GB',
+                     '--stall-budget', '5ms')
     assert sum(moves['bytes_received']) == sum(moves['bytes_sent']) == answer['copies_received'] * 10_000_000
     assert moves['stall_ns'] <= 5_000_000 and moves['time_ns'] >= 10_000_000
     assert moves['slices'] > 1, 'a copy takes 10 ms, so it is cut into slices'
@@ -168,7 +171,8 @@ def test_rolling_and_heldout(loads):
 def test_advise_reproduces_the_published_memory(tmp_path):
     out = tmp_path / 'loads.npz'
     run('synthesize', '--experts', 256, '--layers', 1, '--steps', 60, '--top-k', 8, '--ep-size', 32, '--output', out)
-    answer = run_json('advise', out, '--ep-size', 32, '--redundant-per-rank', '0,1', '--model-layers', 58, '--expert-bytes', '44MB', '--every', 5)
+    answer = run_json('advise', out, '--ep-size', 32, '--redundant-per-rank', '0,1', '--model-layers', 58, '--expert-bytes', '44MB',
+                      '--every', 5)
     row = answer['rows'][1]
     assert (row['num_redundant_experts'], row['memory_bytes'], row['memory_bytes_per_rank']) == (32, 32 * 58 * 44_000_000, 58 * 44_000_000)
     text = run('advise', out, '--ep-size', 32, '--redundant-per-rank', '0,1', '--model-layers', 58, '--every', 5).stdout
