@@ -76,6 +76,7 @@ nlohmann::json rules_json(const std::vector<RuleScore>& rules) {
 }
 
 base::Status run_rules(EvaluateCommand command, const io::ExpertLoads& loads, const experts::Shape& shape) {
+  TRIMTAB_TRY(check_move_limits(command.rolling.options.moves_max, command.rolling.options.move_price));
   command.rolling.options.scope = scope_of(command.scope);
   command.rolling.options.effort = effort_of(command.effort);
   if (command.rolling.options.recency_steps == 0 && command.roll) command.rolling.options.recency_steps = 15;
@@ -166,7 +167,7 @@ base::Status run(EvaluateCommand command) {
   const io::ExpertMaps* shaped = map ? &*map : against ? &*against : nullptr;
   const auto shape = shape_of(command.shape, loads->experts, shaped, std::cerr);
   if (!shape) return tl::unexpected(shape.error());
-  if (command.layer >= loads->layers) {
+  if (command.layer < -1 || command.layer >= loads->layers) {
     return wrong(fmt::format("--layer {}: the loads have layers 0 to {}", command.layer, loads->layers - 1));
   }
   if (rules) return run_rules(command, *loads, *shape);
@@ -193,8 +194,7 @@ void add_experts_evaluate(CLI::App& experts) {
   command
       ->add_option("--peer-every", options->rolling.peer_every,
                    "--rolling: steps between plans of DeepInfer's rule")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->capture_default_str();
   command->add_option("--delay", options->rolling.delay, "--rolling: a plan takes effect so many steps later")
       ->capture_default_str();
   command->add_option("--first-step", options->rolling.first_step, "--rolling: the step of the first plan");

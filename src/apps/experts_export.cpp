@@ -50,6 +50,10 @@ base::Status run(const ExportCommand& command) {
 
 base::Result<io::MapFormat> format_of(const std::string& path, const std::string& format) {
   if (format == "npz") return io::MapFormat::kNpz;
+  if (format == "sglang" && !path.ends_with(".json")) {
+    return wrong(fmt::format(
+        "--output {}: SGLang takes a name without .json for the map's own text; end it in .json", path));
+  }
   if (format == "sglang") return io::MapFormat::kSglang;
   if (format == "vllm-ascend") return io::MapFormat::kAscend;
   if (path.ends_with(".npz")) return io::MapFormat::kNpz;

@@ -17,6 +17,8 @@ struct Unit {
   double factor;
 };
 
+constexpr std::int64_t kCountMax = 65'536;  // what map files may hold, too
+
 /// A positive number with one of the units behind it.
 std::optional<double> with_unit(std::string_view text, std::span<const Unit> units) {
   double value = 0;
@@ -33,8 +35,8 @@ std::optional<double> with_unit(std::string_view text, std::span<const Unit> uni
 base::Result<std::int32_t> small(std::optional<std::int64_t> value, std::int32_t otherwise,
                                  const char* flag) {
   if (!value) return otherwise;
-  if (*value < 0 || *value > (1 << 20)) {
-    return wrong(fmt::format("{} {}: give a number from 0 to {}", flag, *value, 1 << 20));
+  if (*value < 0 || *value > kCountMax) {
+    return wrong(fmt::format("{} {}: give a number from 0 to {}", flag, *value, kCountMax));
   }
   return static_cast<std::int32_t>(*value);
 }
@@ -79,6 +81,16 @@ base::Result<std::int32_t> slots_of(const ShapeArguments& arguments, std::int32_
 
 tl::unexpected<base::Error> wrong(std::string message) {
   return base::fail(base::Code::kInvalidArgument, std::move(message));
+}
+
+base::Status check_move_limits(std::int32_t moves_max, double move_price) {
+  if (moves_max < -1) {
+    return wrong(fmt::format("--moves-max {}: give a number of copies, 0 or more", moves_max));
+  }
+  if (!(move_price >= 0) && move_price != -1) {
+    return wrong(fmt::format("--move-price {}: give a part of the peaks, such as 0.0005", move_price));
+  }
+  return {};
 }
 
 void add_load_options(CLI::App& command, LoadArguments& arguments, bool required) {

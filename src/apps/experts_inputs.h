@@ -48,6 +48,9 @@ base::Result<std::int64_t> nanos_of(const std::string& text, const std::string& 
 /// "81.7 GB", in powers of ten.
 std::string bytes_text(double bytes);
 
+/// --moves-max and --move-price: -1 is none given; what else is negative, or no number, is an error.
+base::Status check_move_limits(std::int32_t moves_max, double move_price);
+
 /// Ends the command with an invalid-argument error.
 tl::unexpected<base::Error> wrong(std::string message);
 

@@ -34,15 +34,33 @@ struct LayerPlan {
   std::vector<double> ranks_before, ranks_after;
 };
 
+/// What a flag would silently do nothing for is an error: a cap on moves that does not cap is costly.
+base::Status check_flags(const PlanCommand& command, bool incremental) {
+  TRIMTAB_TRY(check_move_limits(command.moves_max, command.move_price));
+  if (command.layer < -1) return wrong(fmt::format("--layer {}: give 0 or more", command.layer));
+  if (!incremental && (command.moves_max >= 0 || command.move_price >= 0)) {
+    return wrong(fmt::format(
+        "{} holds for incremental plans: {}", command.moves_max >= 0 ? "--moves-max" : "--move-price",
+        command.current.empty() ? "give the map in force with --current FILE" : "leave --mode fresh out"));
+  }
+  if (incremental && command.recency_steps > 0) {
+    return wrong(
+        "--recency-steps weighs the window of fresh plans, and an incremental plan forecasts from "
+        "the latest steps anyway: leave it out");
+  }
+  return {};
+}
+
 base::Result<experts::PlanOptions> options_of(const PlanCommand& command) {
   experts::PlanOptions options;
   const bool incremental = command.mode.empty() ? !command.current.empty() : command.mode == "incremental";
   if (incremental && command.current.empty()) {
     return wrong("--mode incremental starts from the map in force: give it with --current FILE");
   }
+  if (const auto status = check_flags(command, incremental); !status) return tl::unexpected(status.error());
   if (command.threads < 0)
     return wrong(fmt::format("--threads {}: give 1 or more, or 0 for all cores", command.threads));
-  if (command.recency_steps < 0) {
+  if (!(command.recency_steps >= 0)) {
     return wrong(fmt::format("--recency-steps {}: give a number of steps, or 0 to weigh all steps alike",
                              command.recency_steps));
   }
@@ -150,6 +168,13 @@ void print_plan(const PlanCommand& command, const experts::Shape& shape, const i
                             command.current.empty() ? LayerColumns::kTwo : LayerColumns::kMoves, style);
   std::cout << fmt::format("\nbalance: sum over steps of the busiest rank / the mean rank; before: {}\n",
                            command.current.empty() ? "experts by number, as engines start" : command.current);
+  std::cout
+      << (options.start == experts::Start::kFresh
+              ? "after: on the steps that it was planned from; later ones will be less even: evaluate "
+                "--heldout\n"
+              : "after: on all the steps above, though the plan is for the next ones, forecast from the "
+                "latest;\n"
+                "where load drifts it may be above before: evaluate --rolling scores it on what comes\n");
   const double redundant = static_cast<double>(expert_bytes) * shape.redundant() * loads.layers;
   std::cout << fmt::format("memory of the redundant copies: {} in all, {} a rank, at {} a copy\n",
                            bytes_text(redundant), bytes_text(redundant / shape.ranks),
@@ -254,10 +279,10 @@ void add_experts_plan(CLI::App& experts) {
                       "incremental: at most so many copies received per layer");
   command->add_option(
       "--move-price", options->move_price,
-      "incremental: the part of a layer's peaks that a moved copy must save (0.001; 0.003 from 32 ranks)");
+      "incremental: the part of a layer's peaks that a moved copy must save (0.0005; 0.002 from 32 ranks)");
   command
       ->add_option("--recency-steps", options->recency_steps,
-                   "old steps count less: exp(-age / this); 0: all alike")
+                   "fresh: old steps count less: exp(-age / this); 0: all alike")
       ->capture_default_str();
   command->add_option("--seed", options->seed, "of the search")->capture_default_str();
   command->add_option("--threads", options->threads, "0: all cores; the plan is the same")

@@ -131,7 +131,10 @@ base::Result<Loads> all_tokens(const io::ExpertLoads& loads) {
 
 base::Result<std::vector<RuleScore>> roll_rules(const io::ExpertLoads& loads, const experts::Shape& shape,
                                                 const RollingArguments& arguments) {
-  const std::int32_t first = arguments.first_step > 0 ? arguments.first_step : arguments.window;
+  if (arguments.peer_every < 1) {
+    return wrong(fmt::format("--peer-every {}: give 1 step or more", arguments.peer_every));
+  }
+  const std::int32_t first = arguments.first_step != 0 ? arguments.first_step : arguments.window;
   if (arguments.window < 1 || arguments.every < 1 || arguments.delay < 0 || first < arguments.window) {
     return wrong(fmt::format(
         "--window {}, --every {}, --delay {}, --first-step {}: give positive numbers, and a first "

@@ -301,6 +301,13 @@ ERRORS = [
     ('good.npy', (*SHAPE, '--output', 'plan.txt'), ['plan.txt', '.npz']),
     ('good.npy', (*SHAPE, '--output', '/nonexistent/plan.npz'), ['/nonexistent']),
     ('good.npy', (*SHAPE, '--threads', -2), ['-2']),
+    ('good.npy', (*SHAPE, '--layer', -5), ['--layer -5']),
+    ('good.npy', (*SHAPE, '--moves-max', 3), ['--moves-max', '--current']),
+    ('good.npy', (*SHAPE, '--moves-max', -9), ['--moves-max -9']),
+    ('good.npy', (*SHAPE, '--move-price', 'nan'), ['--move-price nan', '0.0005']),
+    ('good.npy', (*SHAPE, '--recency-steps', 'nan'), ['--recency-steps nan']),
+    ('good.npy', ('--ep-size', 1_000_000), ['--ep-size 1000000', '65536']),
+    ('good.npy', (*SHAPE, '--output', 'map', '--format', 'sglang'), ['--output map', '.json']),
 ]
 
 

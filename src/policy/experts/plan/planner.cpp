@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "policy/experts/plan/fresh.h"
 #include "policy/experts/plan/hierarchical.h"
 #include "policy/experts/plan/incremental.h"
@@ -21,6 +23,13 @@ base::Status check_inputs(const Shape& shape, const LoadWindow& window, std::spa
   if (window.experts() != shape.experts) {
     return bad(fmt::format("the window has {} experts, the shape {}: give the loads of the same layer",
                            window.experts(), shape.experts));
+  }
+  if (!(options.recency_steps >= 0)) {
+    return bad(fmt::format("recency_steps {}: give a number of steps, or 0 to weigh all steps alike",
+                           options.recency_steps));
+  }
+  if (std::isnan(options.move_price)) {
+    return bad("move_price nan: give a part of the mean rank's load such as 0.0005, or -1 for the default");
   }
   if (options.start == Start::kIncremental) {
     if (current.empty())

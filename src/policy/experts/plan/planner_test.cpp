@@ -181,6 +181,13 @@ TEST(Planner, ErrorsNameTheValueAndTheFix) {
   EXPECT_THAT(said({5, 6, 2}, {}, {}), HasSubstr("the window has 4 experts, the shape 5"));
   EXPECT_THAT(said({4, 6, 2}, {}, incremental), HasSubstr("none was given"));
   EXPECT_THAT(said({4, 6, 2}, SlotMap{0, 1, 2, 3}, incremental), HasSubstr("4 slots, the shape 6"));
+  PlanOptions odd;
+  odd.recency_steps = std::nan("");
+  EXPECT_THAT(said({4, 6, 2}, {}, odd), HasSubstr("recency_steps nan"));
+  odd.recency_steps = -3;
+  EXPECT_THAT(said({4, 6, 2}, {}, odd), HasSubstr("recency_steps -3"));
+  incremental.move_price = std::nan("");
+  EXPECT_THAT(said({4, 6, 2}, SlotMap{0, 1, 2, 3, 0, 1}, incremental), HasSubstr("move_price nan"));
 }
 
 TEST(PlannerHostile, NoLoadIsSpreadEvenly) {
