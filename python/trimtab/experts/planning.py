@@ -138,7 +138,7 @@ def _maps(maps, layers, name):
 
 def _price(value):
     if not (isinstance(value, (int, float, numpy.number)) and 0 <= value < float('inf')):
-        raise ValueError(f'move_price = {value!r}: use a part of the mean rank's load from 0 up, such as 1e-3')
+        raise ValueError(f"move_price = {value!r}: use a part of the mean rank's load from 0 up, such as 1e-3")
     return float(value)
 
 

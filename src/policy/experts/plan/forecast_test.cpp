@@ -33,7 +33,8 @@ TEST(Forecast, AJumpIsTakenAtOnce) {
 }
 
 TEST(Forecast, ALastingShiftIsTakenFromItsFirstStep) {
-  // 140 after 100 is under 4 deviations: no jump, but three in a row are a shift, and only they count from then on.
+  // 140 after 100 is under 4 deviations: no jump, but three in a row are a shift, and only they count from
+  // then on.
   std::vector<std::int32_t> counts(37, 100);
   counts.insert(counts.end(), 3, 140);
   EXPECT_FLOAT_EQ(forecast_of(counts)[0], 140);
