@@ -9,8 +9,6 @@
 namespace trimtab::experts {
 namespace {
 
-/// Up to so many steps the forecast of each expert decides; beyond, which experts rise and fall together.
-constexpr std::int32_t kShortPeriodSteps = 20;
 constexpr double kRecencyOfWindow = 0.4;
 
 std::size_t at(std::int32_t value) { return static_cast<std::size_t>(value); }

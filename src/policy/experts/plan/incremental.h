@@ -14,6 +14,9 @@ namespace trimtab::experts {
 SlotMap without_duplicates(const Shape& shape, std::span<const std::int32_t> map,
                            std::span<const float> loads);
 
+/// Up to so many steps the forecast of each expert decides; beyond, which experts rise and fall together.
+constexpr std::int32_t kShortPeriodSteps = 20;
+
 /// The next map from the one in force (legal but for duplicates, which are mended first whatever the cap):
 /// changes what pays more than its price. A plan that serves for up to 20 steps lowers the peak of what the
 /// experts are forecast to draw (PeakSearch); a longer one the squares over the window (SquareSearch).

@@ -7,22 +7,22 @@
 namespace trimtab::experts {
 namespace {
 
-constexpr int kDoublings = 5;         // of the exponent: 32
+constexpr std::int32_t kManyRanks = 32;
 constexpr double kLeastScore = 1e-7;  // of the mean rank: below it rounding would decide
 
 std::size_t at(std::int32_t value) { return static_cast<std::size_t>(value); }
 
-double power(double x) {
-  for (int i = 0; i < kDoublings; ++i) x *= x;
-  return x;
-}
-
-double root(double x) {
-  for (int i = 0; i < kDoublings; ++i) x = std::sqrt(x);
-  return x;
-}
-
 }  // namespace
+
+double PeakSearch::power(double x) const {
+  for (std::int32_t i = 0; i < doublings_; ++i) x *= x;
+  return x;
+}
+
+double PeakSearch::root(double x) const {
+  for (std::int32_t i = 0; i < doublings_; ++i) x = std::sqrt(x);
+  return x;
+}
 
 void PeakSearch::start(std::span<const float> loads, std::span<const std::int32_t> before) {
   copies_ = copies_of(shape_, map_);
@@ -235,6 +235,7 @@ PeakResult PeakSearch::run(const Shape& shape, std::span<const float> loads,
                            std::span<const std::int32_t> before, const PeakOptions& options, SlotMap& map) {
   shape_ = shape;
   map_.swap(map);
+  doublings_ = shape.ranks < kManyRanks ? 5 : 4;
   price_ = options.move_price;
   moves_left_ = options.moves_max < 0 ? shape.slots : options.moves_max;
   start(loads, before);

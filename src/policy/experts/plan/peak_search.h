@@ -20,13 +20,13 @@ struct PeakResult {
 /// Improves a map for loads that are expected, one change at a time, each time the change that lowers the
 /// peak most after its price, until none pays.
 ///
-/// The peak is the 32-norm of the ranks' loads, (sum of load^32)^(1/32): what the busiest rank of a step will
-/// carry once counts scatter by 2 to 3 % about what is expected, so ranks near the top weigh nearly as much
-/// as the top. (A sum of squares would spend moves on ranks that are merely idle.) Changes: two ranks
-/// exchange copies; an expert with several copies gives a slot to another expert. Copies are received against
-/// `before`; undoing one gives its price back. Only ranks that can pay are looked at: one whose whole part of
-/// the norm is less than the best change so far is not. Cost: some 50 us a change at 64 ranks x 7 slots, 100
-/// at 8 x 52. Weakness: two changes that pay only together are not found.
+/// The peak is the p-norm of the ranks' loads, (sum of load^p)^(1/p), p = 32, and 16 from 32 ranks up: what
+/// the busiest rank of a step will carry once counts scatter by 2 to 3 % about what is expected, so ranks
+/// near the top weigh nearly as much as the top. (A sum of squares would spend moves on ranks that are merely
+/// idle.) Changes: two ranks exchange copies; an expert with several copies gives a slot to another expert.
+/// Copies are received against `before`; undoing one gives its price back. Only ranks that can pay are looked
+/// at: one whose whole part of the norm is less than the best change so far is not. Cost: some 50 us a change
+/// at 64 ranks x 7 slots, 100 at 8 x 52. Weakness: two changes that pay only together are not found.
 class PeakSearch {
  public:
   /// `map`: legal, improved in place. `loads`: expected tokens, [experts] or longer. `before`: a map of the
@@ -41,6 +41,8 @@ class PeakSearch {
     std::int32_t received = 0;
   };
 
+  double power(double x) const;  // x^p
+  double root(double x) const;
   void start(std::span<const float> loads, std::span<const std::int32_t> before);
   void measure();
   void prepare();
@@ -63,6 +65,7 @@ class PeakSearch {
   }
 
   Shape shape_;
+  std::int32_t doublings_ = 5;  // p = 2^doublings
   double price_ = 0;
   std::int64_t moves_left_ = 0;
   SlotMap map_;

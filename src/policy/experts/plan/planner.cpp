@@ -61,7 +61,10 @@ std::int32_t period_of(const LoadWindow& window, const PlanOptions& options) {
   return options.period_steps > 0 ? options.period_steps : window.steps() < 64 ? 5 : window.steps();
 }
 
-double default_price(const Shape& shape) { return shape.ranks >= kManyRanks ? 2e-3 : 5e-4; }
+double default_price(const Shape& shape, bool serves_long) {
+  if (shape.ranks < kManyRanks) return serves_long ? 2e-4 : 5e-4;
+  return serves_long ? 2.7e-3 : 1.2e-3;
+}
 
 }  // namespace
 
@@ -71,10 +74,11 @@ base::Result<Plan> plan_layer(const Shape& shape, const LoadWindow& window,
   if (options.scope == Scope::kHierarchical) return plan_hierarchical(shape, window, current, options);
   Plan plan;
   if (options.start == Start::kIncremental) {
-    const double price = options.move_price < 0 ? default_price(shape) : options.move_price;
+    const std::int32_t period = period_of(window, options);
+    const double price =
+        options.move_price < 0 ? default_price(shape, period > kShortPeriodSteps) : options.move_price;
     PeakResult result;
-    plan.map =
-        improve(shape, window, current, period_of(window, options), {price, options.moves_max}, result);
+    plan.map = improve(shape, window, current, period, {price, options.moves_max}, result);
     plan.reason.swaps = result.swaps;
     plan.reason.replacements = result.replacements;
   } else if (window.steps() == 1) {
