@@ -134,7 +134,8 @@ void bind_values(nb::module_& m) {
       .def_rw("move_price", &PlanOptions::move_price)
       .def_rw("moves_max", &PlanOptions::moves_max)
       .def_rw("recency_steps", &PlanOptions::recency_steps)
-      .def_rw("seed", &PlanOptions::seed);
+      .def_rw("seed", &PlanOptions::seed)
+      .def_rw("period_steps", &PlanOptions::period_steps);
   nb::class_<PlanReason>(m, "PlanReason", "The numbers that led to one layer's plan.")
       .def_ro("balance_before", &PlanReason::balance_before,
               "Of the current map on the window; 0 without one.")

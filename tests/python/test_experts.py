@@ -62,10 +62,11 @@ def test_fresh_plans_keep_the_rules_and_their_promise(problem, effort):
 
 
 @settings(max_examples=200, deadline=None)
-@given(problem=problems(), cap=st.none() | st.integers(0, 5), price=st.sampled_from([None, 0.0, 0.01, 1e6]))
-def test_replans_move_no_more_than_they_may_and_say_so(problem, cap, price):
+@given(problem=problems(), cap=st.none() | st.integers(0, 5), price=st.sampled_from([None, 0.0, 0.01, 1e6]),
+       period=st.sampled_from([None, 5, 100]))
+def test_replans_move_no_more_than_they_may_and_say_so(problem, cap, price, period):
     count, ranks, slots, loads = problem
-    planner = experts.Planner(ranks, slots, moves_max=cap, move_price=price)
+    planner = experts.Planner(ranks, slots, moves_max=cap, move_price=price, period_steps=period)
     current = planner.initial(count, loads.shape[1])
     plans = planner.replan(loads, current)
     assert_legal(plans.physical_to_logical, count, ranks)
@@ -228,6 +229,7 @@ def with_value(value):
     (lambda: experts.Planner(4, 20, seed=-1), 'seed = -1'),
     (lambda: experts.Planner(4, 20, threads=-1), 'threads = -1'),
     (lambda: experts.Planner(4, 20, recency_steps=-3), 'recency_steps = -3'),
+    (lambda: experts.Planner(4, 20, period_steps=0), 'period_steps = 0'),
     (lambda: experts.Planner(4, 20, nodes=4, groups=2, scope='hierarchical').plan(GOOD), 'global'),
     (lambda: experts.Planner(4, 20).replan(GOOD, numpy.zeros((2, 20), int)), 'layer 0.*has no slot'),
     (lambda: experts.Planner(4, 20).replan(GOOD, numpy.full((2, 20), 99)), 'expert 99'),

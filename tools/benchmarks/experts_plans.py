@@ -52,7 +52,7 @@ def held_out(scale, _peers, _say):
     results = []
     for name, bound in (('EP4+16', 0.02), ('EP4+32', 0.02), ('EP8+8', 0.02), ('EP8+32', 0.02), ('EP64+64', 0.08)):
         ranks, redundant = SETTINGS[name]
-        planner = experts.Planner(ranks, EXPERTS + redundant, move_price=1e-4, threads=1)
+        planner = experts.Planner(ranks, EXPERTS + redundant, threads=1)
         for popularity in POPULARITY:
             def scored(seed):
                 loads = loads_of(ranks, 300, scale.layers(2), popularity, seed)

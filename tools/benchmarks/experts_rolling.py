@@ -34,7 +34,8 @@ def rolling(scale, _peers, say):
     results = []
     for name in ('EP4+16', 'EP8+8', 'EP8+32', 'EP64+64'):
         ranks, redundant = SETTINGS[name]
-        planner = experts.Planner(ranks, EXPERTS + redundant, recency_steps=RECENCY_STEPS, threads=1)
+        planners = {period: experts.Planner(ranks, EXPERTS + redundant, recency_steps=RECENCY_STEPS, period_steps=period, threads=1)
+                    for period in (5, 20)}
         for popularity in POPULARITY:
             say(f'rolling, {name} {popularity}')
 
@@ -42,7 +43,7 @@ def rolling(scale, _peers, say):
                 loads = core.Loads.of(loads_of(ranks, STEPS, scale.layers(2), popularity, seed))
                 runs = {'5': ('incremental', 5, 0), '5 late': ('incremental', 5, 5), '20': ('incremental', 20, 0),
                         'peer': ('deepinfer', 20, 0), 'peer late': ('deepinfer', 20, 5)}
-                return {key: experts.rolling(loads, planner, rule, period_steps=period, delay_steps=delay)
+                return {key: experts.rolling(loads, planners[period], rule, period_steps=period, delay_steps=delay)
                         for key, (rule, period, delay) in runs.items()}
 
             runs = each(scored, scale.seeds(16))

@@ -47,7 +47,7 @@ def planning_time(scale, peers, say):
             say(f'planning time, {steps} steps, {name}')
             slots, count = EXPERTS + redundant, repeats if steps == 100 else min(repeats, 3)
             loads = loads_of(ranks, 2 * steps if steps == 100 else steps, layers, 'lognormal', 100, drift)
-            first, window = loads[:steps], loads[-steps:]
+            window = loads[-steps:]
             vllm, _ = peer_ms(peers, 'vllm', window, slots, ranks, count)
             deepinfer, maps = peer_ms(peers, 'deepinfer', window, slots, ranks, 1 if steps == 1000 else count)
             what = f'planning, {steps} steps, {layers} layers, {name}'
@@ -58,8 +58,11 @@ def planning_time(scale, peers, say):
             results.append(_row(f'{what}: fresh', fresh, vllm, layers, 1 if steps == 100 else 2, 'vLLM', **quality))
             results.append(_row(f'{what}: fresh', fresh, deepinfer, layers, None, 'DeepInfer (meant for a GPU)'))
             if steps == 100:
-                current = planner.plan(first).physical_to_logical
-                service = experts.Planner(ranks, slots, threads=1, recency_steps=15)
+                # As in service: the map in force is a replan of 5 steps ago.
+                service = experts.Planner(ranks, slots, threads=1, recency_steps=15, period_steps=5)
+                current = service.plan(loads[steps - 20:-20]).physical_to_logical
+                for ago in (15, 10, 5):
+                    current = service.replan(loads[steps - ago:-ago], current).physical_to_logical
                 replan, _ = median_cpu_ms(lambda: service.replan(window, current), count)
                 results.append(_row(f'{what}: replan', replan, vllm, layers, 0.5, 'vLLM'))
             else:

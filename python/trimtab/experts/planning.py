@@ -40,8 +40,9 @@ class Planner:
         groups and ranks).
     effort: 'fast', 'default' or 'quality': how long the search may go on.
     move_price: for replan, the part of the mean rank's load by which one received copy must lower the expected peak to be worth it
-        (None: 5e-4, from 32 ranks up 1.5e-3, for a replan every 5 steps; plans that serve longer may pay more: 1e-4). moves_max: copies
-        that a replan may move, for each layer (None: no cap).
+        (None: 5e-4, from 32 ranks up 1.2e-3; with periods above 20 steps 2e-4 and 2.7e-3). moves_max: copies that a replan may move, for
+        each layer (None: no cap).
+    period_steps: for replan, steps until the next plan (None: 5 with windows below 64 steps, else the window's length).
     recency_steps: for plan, a step that is `age` steps old weighs exp(-age / recency_steps); 0: all alike. A replan forecasts instead.
     threads: 0 takes all cores; the plan does not depend on it.
 
@@ -50,13 +51,14 @@ class Planner:
     """
 
     def __init__(self, ranks, slots, *, nodes=1, groups=1, scope='global', effort='default', move_price=None, moves_max=None,
-                 recency_steps=0.0, seed=1, threads=0):
+                 period_steps=None, recency_steps=0.0, seed=1, threads=0):
         self.ranks, self.slots = _arrays.whole(ranks, 'ranks', 1), _arrays.whole(slots, 'slots', 1)
         self.nodes, self.groups = _arrays.whole(nodes, 'nodes', 1), _arrays.whole(groups, 'groups', 1)
         self.threads = _arrays.whole(threads, 'threads', 0)
         self._options = dict(scope=_arrays.choice(scope, 'scope', _SCOPES), effort=_arrays.choice(effort, 'effort', _EFFORTS),
                              move_price=-1.0 if move_price is None else _price(move_price),
                              moves_max=-1 if moves_max is None else _arrays.whole(moves_max, 'moves_max', 0),
+                             period_steps=0 if period_steps is None else _arrays.whole(period_steps, 'period_steps', 1),
                              recency_steps=_steps(recency_steps), seed=_seed(seed))
 
     def shape(self, experts):
