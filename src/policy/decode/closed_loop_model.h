@@ -42,7 +42,8 @@ inline double share_of_ideal(std::string_view policy, const ClosedLoop& loop) {
     const double drawn = loop.prompt_median_tokens * std::exp(loop.prompt_sigma * prng.normal());
     const TokenCount tokens{1 + static_cast<std::int64_t>(std::min(drawn, 128'000.0))};
     slot = {RequestId{next++}, 1 + static_cast<std::int64_t>(prng.exponential(loop.output_mean_tokens))};
-    const DecodeDecision decision = placer->decide({slot.id, tokens, TokenCount{0}, Nanos{0}}, Nanos{0});
+    const DecodeDecision decision = placer->decide({slot.id, tokens, TokenCount{0}, Nanos{-60'000'000'000}},
+                                                   Nanos{0});  // waited long: not held
     placer->admitted(slot.id, *decision.rank, tokens, Nanos{0});
   };
   for (Live& slot : live) place(slot);

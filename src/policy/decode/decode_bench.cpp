@@ -47,7 +47,8 @@ struct Fleet {
     }
   }
   DecodeDecision decide(TokenCount tokens) {
-    return placer->decide({RequestId{next}, tokens, TokenCount{0}, Nanos{0}}, Nanos{0});
+    // It has waited long: nobody is held.
+    return placer->decide({RequestId{next}, tokens, TokenCount{0}, Nanos{-60'000'000'000}}, Nanos{0});
   }
   base::Prng prng;
   std::unique_ptr<DecodePolicy> placer;
