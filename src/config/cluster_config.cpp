@@ -107,13 +107,18 @@ std::string list(const std::vector<std::int64_t>& values) {
   return fmt::format("[{}]", fmt::join(values, ", "));
 }
 
+std::string text(const std::string& value) { return "\"" + value + "\""; }
+std::string number(auto value) { return fmt::format("{}", value); }
+/// One line: the key, its value, and what it means.
+void put_key(std::string& out, std::string_view key, const std::string& value, std::string_view meaning) {
+  out += fmt::format("{} = {}  # {}\n", key, value, meaning);
+}
+
 std::string prefill_toml(const model::PrefillConfig& p) {
   std::string out;
-  const auto put = [&](std::string_view key, const std::string& value, std::string_view meaning) {
-    out += fmt::format("{} = {}  # {}\n", key, value, meaning);
+  const auto put = [&out](std::string_view key, const std::string& value, std::string_view meaning) {
+    put_key(out, key, value, meaning);
   };
-  const auto text = [](const std::string& value) { return "\"" + value + "\""; };
-  const auto number = [](auto value) { return fmt::format("{}", value); };
   out += "\n[prefill]\n";
   put("engines", number(p.engines), "DP groups");
   put("ranks", number(p.ranks), "of each; they step together");
@@ -188,11 +193,9 @@ base::Status check_against_profile(const model::ClusterConfig& config, const mod
 
 std::string cluster_config_toml(const model::ClusterConfig& c) {
   std::string out;
-  const auto put = [&](std::string_view key, const std::string& value, std::string_view meaning) {
-    out += fmt::format("{} = {}  # {}\n", key, value, meaning);
+  const auto put = [&out](std::string_view key, const std::string& value, std::string_view meaning) {
+    put_key(out, key, value, meaning);
   };
-  const auto text = [](const std::string& value) { return "\"" + value + "\""; };
-  const auto number = [](auto value) { return fmt::format("{}", value); };
   put("state_dir", text(c.state_dir),
       "pool, remembered answers, logs, calibration; empty: .cache/trimtab/<config name>");
   put("seed", number(c.seed), "of every random choice");

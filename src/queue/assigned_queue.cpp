@@ -60,12 +60,17 @@ void AssignedQueue::place(RequestId id) {
     waiting_.push_back(id);
     return;
   }
-  entry.rank = *rank;
-  loads_[*rank].requests += 1;
-  loads_[*rank].tokens += entry.item.context.value;
-  loads_[*rank].work += entry.item.quota;
-  fifos_[*rank].push_back(id);
-  ready_.insert(*rank);
+  give(entry, *rank);
+}
+
+/// Into the rank's FIFO, and on its account.
+void AssignedQueue::give(Entry& entry, std::uint32_t rank) {
+  entry.rank = rank;
+  loads_[rank].requests += 1;
+  loads_[rank].tokens += entry.item.context.value;
+  loads_[rank].work += entry.item.quota;
+  fifos_[rank].push_back(entry.item.id);
+  ready_.insert(rank);
 }
 
 policy::EnqueueDecision AssignedQueue::push(const policy::QueueItem& item) {
@@ -92,13 +97,7 @@ std::optional<policy::Grant> AssignedQueue::next(Nanos now) {
   while (!waiting_.empty()) {
     const auto rank = assigner_.choose(loads_);
     if (!rank) break;
-    Entry& entry = entries_.at(waiting_.front());
-    entry.rank = *rank;
-    loads_[*rank].requests += 1;
-    loads_[*rank].tokens += entry.item.context.value;
-    loads_[*rank].work += entry.item.quota;
-    fifos_[*rank].push_back(waiting_.front());
-    ready_.insert(*rank);
+    give(entries_.at(waiting_.front()), *rank);
     waiting_.pop_front();
   }
   for (const std::uint32_t rank : ready_) {

@@ -53,6 +53,7 @@ class AssignedQueue final : public cluster::TierQueue {
     return engine.value * ranks_per_engine_ + rank;
   }
   void place(model::RequestId id);
+  void give(Entry& entry, std::uint32_t rank);
   void take_off(Entry& entry);
   void count(const policy::QueueItem& item, int sign);
   policy::Returned give_back(model::RequestId id);

@@ -55,11 +55,15 @@ StepTimes DecodeGroup::step_times(std::uint64_t ahead) const {
   return times;
 }
 
-Nanos DecodeGroup::span_of(std::uint64_t steps) const {
-  if (steps == 0) return Nanos{};
-  const Nanos ends = step_time(0) + step_time(steps - 1);
+/// Of `steps` steps from `first` to `last`.
+Nanos DecodeGroup::span_of(const StepTimes& first, const StepTimes& last, std::uint64_t steps) {
+  const Nanos ends = first.whole() + last.whole();
   return Nanos{
       static_cast<std::int64_t>(static_cast<__int128>(ends.value) * static_cast<std::int64_t>(steps) / 2)};
+}
+
+Nanos DecodeGroup::span_of(std::uint64_t steps) const {
+  return steps == 0 ? Nanos{} : span_of(step_times(0), step_times(steps - 1), steps);
 }
 
 /// The most steps that end within the span: the inverse of span_of, which grows by at least the first step's
@@ -80,11 +84,12 @@ std::uint64_t DecodeGroup::steps_within(Nanos span) const {
 
 void DecodeGroup::go(std::uint64_t steps) {
   if (steps == 0) return;
-  const Nanos span = span_of(steps);
+  const StepTimes first = step_times(0), last = step_times(steps - 1);
+  const Nanos span = span_of(first, last, steps);
   at_ += span;
   busy_ += span;
   const double half = static_cast<double>(steps) / 2;
-  times_.add(step_times(0), half).add(step_times(steps - 1), half);
+  times_.add(first, half).add(last, half);
   step_ += steps;
   for (Rank& rank : ranks_) {
     rank.kv += static_cast<double>(rank.seats.size()) * scenario_.decode.tokens_per_step *

@@ -68,6 +68,7 @@ class DecodeGroup {
   std::uint64_t draw_steps(std::int64_t left);
   StepTimes step_times(std::uint64_t ahead) const;
   Nanos step_time(std::uint64_t ahead) const { return step_times(ahead).whole(); }
+  static Nanos span_of(const StepTimes& first, const StepTimes& last, std::uint64_t steps);
   Nanos span_of(std::uint64_t steps) const;
   std::uint64_t steps_within(Nanos span) const;
   void go(std::uint64_t steps);

@@ -47,7 +47,7 @@ Evenness DecodeReplay::Account::evenness() const {
 }
 
 void DecodeReplay::know(RankId rank) {
-  if (!ranks_.emplace(rank, true).second) return;
+  if (!ranks_.insert(rank).second) return;
   recorded_.policy->add_rank(rank, capacity_);
   replayed_.policy->add_rank(rank, capacity_);
 }
@@ -62,13 +62,14 @@ void DecodeReplay::advance(Nanos now) {
   recorded_.pass(span);
   replayed_.pass(span);
   now_ = now;
-  update();
 }
 
-void DecodeReplay::update() {
-  report_.recorded = recorded_.evenness();
-  report_.replayed = replayed_.evenness();
-  report_.span = first_ ? now_ - *first_ : Nanos{};
+DecodeReplayReport DecodeReplay::report() const {
+  DecodeReplayReport report = report_;
+  report.recorded = recorded_.evenness();
+  report.replayed = replayed_.evenness();
+  report.span = first_ ? now_ - *first_ : Nanos{};
+  return report;
 }
 
 void DecodeReplay::placed(const cluster::Record& record, const cluster::DecodeRecord& decision) {

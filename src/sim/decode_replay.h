@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "base/error.h"
@@ -49,7 +50,7 @@ class DecodeReplay {
   void record(const cluster::Record& record);
   /// A token went to the client from a decode rank.
   void token(cluster::RequestId id, base::Nanos at);
-  DecodeReplayReport report() const { return report_; }
+  DecodeReplayReport report() const;
 
  private:
   struct Account {
@@ -63,12 +64,11 @@ class DecodeReplay {
   void advance(base::Nanos now);
   void placed(const cluster::Record& record, const cluster::DecodeRecord& decision);
   void ended(cluster::RequestId id, base::Nanos now);
-  void update();
 
   Account recorded_, replayed_;
   policy::DecodeCapacity capacity_;
   std::size_t changes_max_ = 0;
-  std::map<cluster::RankId, bool> ranks_;
+  std::set<cluster::RankId> ranks_;
   std::map<cluster::RequestId, std::pair<cluster::RankId, cluster::RankId>> places_;  // recorded, replayed
   std::optional<base::Nanos> first_;
   base::Nanos now_;
