@@ -42,13 +42,7 @@ class DualPath final : public DecodePolicy {
                                       DecodeReason& reason) const {
     const std::int64_t queued = request.queued_tokens.value * group.totals.ranks / ledger().totals().ranks;
     const std::int64_t sum = group.totals.kv + queued + request.tokens.value;
-    const std::int64_t line = sum * 10 * config().relax_percent / group.totals.speed_permille;
-    reason.mean_kv = TokenCount{sum * 1000 / group.totals.speed_permille};
-    reason.waterline = TokenCount{line};
-    const RankIndex::Best best = fewest_running(group, request.tokens, line);
-    reason.fitting = best.winner ? count_fitting(group, request.tokens, line) : 0;
-    if (best.winner) return settle(best, DecodeRule::kFewestBelowLine, reason);
-    return settle(least_kv(group, request.tokens), DecodeRule::kLeastKv, reason);
+    return under_relaxed_mean(group, request.tokens, sum, config().relax_percent, reason);
   }
 };
 

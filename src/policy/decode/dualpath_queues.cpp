@@ -89,13 +89,7 @@ class DualPathQueues final : public DecodePolicy {
   std::optional<RankId> place(const Queue& queue, const DecodeRequest& request, DecodeReason& reason) const {
     const DecodeLedger::Group& group = *queue.group;
     const std::int64_t sum = group.totals.kv + std::max(queue.prefix_kv, request.tokens.value);
-    const std::int64_t line = sum * 10 * config().relax_percent / group.totals.speed_permille;
-    reason.mean_kv = TokenCount{sum * 1000 / group.totals.speed_permille};
-    reason.waterline = TokenCount{line};
-    const RankIndex::Best best = fewest_running(group, request.tokens, line);
-    reason.fitting = best.winner ? count_fitting(group, request.tokens, line) : 0;
-    if (best.winner) return settle(best, DecodeRule::kFewestBelowLine, reason);
-    return settle(least_kv(group, request.tokens), DecodeRule::kLeastKv, reason);
+    return under_relaxed_mean(group, request.tokens, sum, config().relax_percent, reason);
   }
 
   std::optional<RankId> choose(const DecodeRequest& request, Nanos /*now*/, DecodeReason& reason) override {

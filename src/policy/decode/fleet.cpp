@@ -80,4 +80,15 @@ std::optional<RankId> settle(const RankIndex::Best& best, DecodeRule rule, Decod
   return best.winner->load.rank;
 }
 
+std::optional<RankId> under_relaxed_mean(const DecodeLedger::Group& group, TokenCount tokens,
+                                         std::int64_t sum, std::int64_t relax_percent, DecodeReason& reason) {
+  const std::int64_t line = sum * 10 * relax_percent / group.totals.speed_permille;
+  reason.mean_kv = TokenCount{sum * 1000 / group.totals.speed_permille};
+  reason.waterline = TokenCount{line};
+  const RankIndex::Best best = fewest_running(group, tokens, line);
+  reason.fitting = best.winner ? count_fitting(group, tokens, line) : 0;
+  if (best.winner) return settle(best, DecodeRule::kFewestBelowLine, reason);
+  return settle(least_kv(group, tokens), DecodeRule::kLeastKv, reason);
+}
+
 }  // namespace trimtab::policy

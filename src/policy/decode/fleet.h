@@ -21,5 +21,9 @@ std::int64_t count_fitting(const DecodeLedger::Group& group, TokenCount tokens, 
 
 /// Writes a choice down and returns its rank.
 std::optional<RankId> settle(const RankIndex::Best& best, DecodeRule rule, DecodeReason& reason);
+/// DualPath's choice inside a group whose ranks hold or are to get `sum` KV tokens together: the line is
+/// `relax_percent` of the mean; at or under it the fewest running, else the least KV.
+std::optional<RankId> under_relaxed_mean(const DecodeLedger::Group& group, TokenCount tokens,
+                                         std::int64_t sum, std::int64_t relax_percent, DecodeReason& reason);
 
 }  // namespace trimtab::policy
