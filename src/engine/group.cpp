@@ -19,6 +19,10 @@ namespace trimtab::engine {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x7472'6d67;
+// The barrier's word counts in twos; its lowest bit says that the group broke. One word for both, so that a
+// barrier everyone reached is never taken for a broken one because a peer left right after it.
+constexpr std::uint32_t kBroken = 1;
+constexpr std::uint32_t kEpoch = 2;
 constexpr base::Nanos kPeerCheck{100'000'000};  // how often a waiting rank looks whether its peers live
 constexpr base::Nanos kIdleCheck{1'000'000'000};
 
@@ -50,10 +54,15 @@ struct alignas(64) Group::Header {
   GroupShape shape;
   std::atomic<std::int32_t> creator{0};
   alignas(64) std::atomic<std::uint32_t> arrived{0};
-  alignas(64) std::atomic<std::uint32_t> epoch{0};  // of the barrier
+  alignas(64) std::atomic<std::uint32_t> epoch{0};  // of the barrier, and kBroken
   alignas(64) std::atomic<std::uint32_t> parked{0};
   alignas(64) std::atomic<std::uint32_t> doorbell{0};
-  std::atomic<std::uint32_t> broken{0};
+
+  bool broken() const { return (epoch.load(std::memory_order_acquire) & kBroken) != 0; }
+  void break_up() {
+    epoch.fetch_or(kBroken, std::memory_order_seq_cst);
+    ipc::futex_wake_all(epoch);
+  }
 };
 
 struct Group::Layout {
@@ -104,7 +113,7 @@ base::Result<Group> Group::join(const std::string& path, std::uint32_t rank, con
         pollfd ended{creator, POLLIN, 0};
         const bool alive = poll(&ended, 1, 0) == 0;
         close(creator);
-        if (alive && header->broken.load() == 0) {
+        if (alive && !header->broken()) {
           group.segment_ = std::move(*segment);
           break;
         }
@@ -179,18 +188,16 @@ Group::Group(Group&& other) noexcept
 Group::~Group() {
   for (const int peer : peers_) close(peer);
   if (header_ == nullptr || left_) return;
-  header_->broken.store(1);
-  header_->epoch.fetch_add(1);
-  ipc::futex_wake_all(header_->epoch);
+  header_->break_up();
   ring();
 }
 
 base::Status Group::check_peers() {
-  if (header_->broken.load(std::memory_order_relaxed) != 0) return broken(rank_);
+  if (header_->broken()) return broken(rank_);
   for (const int peer : peers_) {
     pollfd ended{peer, POLLIN, 0};
     if (poll(&ended, 1, 0) > 0) {
-      header_->broken.store(1);
+      header_->break_up();
       return broken(rank_);
     }
   }
@@ -200,19 +207,19 @@ base::Status Group::check_peers() {
 base::Status Group::barrier() {
   if (shape_.ranks == 1) return {};
   const std::uint32_t epoch = header_->epoch.load(std::memory_order_acquire);
+  if ((epoch & kBroken) != 0) return broken(rank_);
   if (header_->arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == shape_.ranks) {
     header_->arrived.store(0, std::memory_order_relaxed);
-    header_->epoch.fetch_add(1, std::memory_order_seq_cst);
+    header_->epoch.fetch_add(kEpoch, std::memory_order_seq_cst);
     if (header_->parked.load(std::memory_order_seq_cst) != 0) ipc::futex_wake_all(header_->epoch);
   } else if (!spin_until_moved(header_->epoch, epoch)) {
     header_->parked.fetch_add(1, std::memory_order_seq_cst);
-    base::Status alive;
-    while (alive && !ipc::wait_while_equal(header_->epoch, epoch, kPeerCheck, 0)) alive = check_peers();
+    while (!ipc::wait_while_equal(header_->epoch, epoch, kPeerCheck, 0)) (void)check_peers();
     header_->parked.fetch_sub(1);
-    if (!alive) return alive;
   }
-  // A broken group moves the epoch too, so that nobody stays behind.
-  if (header_->broken.load(std::memory_order_relaxed) != 0) return broken(rank_);
+  // The word moved because everyone came, or because the group broke first: only then is the count the same.
+  const std::uint32_t now = header_->epoch.load(std::memory_order_acquire);
+  if ((now & ~kBroken) == epoch) return broken(rank_);
   return {};
 }
 

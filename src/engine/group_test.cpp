@@ -117,6 +117,17 @@ TEST_F(GroupTest, ARankThatGivesUpEndsSleepersToo) {
   EXPECT_EQ(reap(children[0]), 42);
 }
 
+TEST_F(GroupTest, ABarrierEveryoneReachedHoldsThoughAPeerLeavesRightAfterIt) {
+  for (int round = 0; round < 50; ++round) {
+    const auto children = spawn(3, [](Group& group) {
+      if (group.rank() == 0) usleep(2'000);  // the others have parked by now
+      if (!group.barrier()) return 9;
+      return 7;  // leaves without agreement, at once
+    });
+    for (const pid_t child : children) EXPECT_EQ(reap(child), 7);
+  }
+}
+
 TEST_F(GroupTest, TheDoorbellWakesEveryone) {
   const auto children = spawn(3, [](Group& group) {
     const std::uint32_t seen = group.doorbell();
