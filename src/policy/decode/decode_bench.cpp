@@ -118,8 +118,10 @@ const bool kRegistered = [] {
   for (const std::string_view policy : decode_policy_names())
     for (const std::uint32_t ranks : {320u, 4096u}) add("decode_choice", decode_choice, policy, ranks);
   for (const std::uint32_t ranks : {320u, 4096u}) {
-    add("decode_turnover", decode_turnover, "waterline", ranks);
-    add("decode_token", decode_token, "waterline", ranks);
+    for (const std::string_view policy : {"waterline", "waterline_hazard"}) {
+      add("decode_turnover", decode_turnover, policy, ranks);
+      add("decode_token", decode_token, policy, ranks);
+    }
   }
   for (const std::string_view policy : decode_policy_names()) add_balance(policy);
   return true;

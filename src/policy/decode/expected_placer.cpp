@@ -33,7 +33,7 @@ std::optional<RankId> ExpectedPlacer::settle(const Outlook::Best& best, DecodeRu
   reason.winner = ledger().load(*best.winner);
   if (best.runner_up) reason.runner_up = ledger().load(*best.runner_up);
   reason.fitting = rule == DecodeRule::kLeastKv ? 0 : best.fitting;
-  reason.expected_running_permille = best.running * 1000 / SurvivalTable::kOne;
+  reason.expected_running_permille = best.running_permille;
   return best.winner;
 }
 

@@ -111,7 +111,7 @@ void DecodeLedger::leave(Rank& rank) {
   rank.open = false;
   Group& group = group_of(rank.id);
   rank.index->remove(rank.index_slot);
-  if (outlook_) outlook_->remove(static_cast<std::uint32_t>(&rank - ranks_.data()));
+  if (outlook_) outlook_->remove(rank.id);
   for (Totals* totals : {&totals_, &group.totals}) {
     totals->kv -= rank.believed_kv;
     totals->running -= rank.believed_running;
@@ -142,9 +142,10 @@ void DecodeLedger::refresh(Rank& rank) {
   const Expected foreign = outlook_->of_foreign(rank.correction_running, rank.correction_kv);
   const std::int64_t room =
       running < rank.capacity.max_running ? rank.capacity.kv.value - headroom_ * (running + 1) - kv : -1;
-  outlook_->set(static_cast<std::uint32_t>(&rank - ranks_.data()), rank.id,
-                {rank.expected.running + foreign.running, rank.expected.kv + foreign.kv}, room, running,
-                rank.capacity.speed_permille);
+  outlook_->set(rank.id, {{rank.expected.running + foreign.running, rank.expected.kv + foreign.kv},
+                          room,
+                          running,
+                          rank.capacity.speed_permille});
 }
 
 void DecodeLedger::expect(Request& request) {

@@ -3,13 +3,16 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/check.h"
+
 namespace trimtab::policy {
 namespace {
 
-constexpr std::int64_t kAnyKv = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kAny = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t kFraction = 4'096;  // parts of a request that the sweeps tell apart
 
-model::RankId id_of(std::uint64_t order) {
-  return {model::EngineId{static_cast<std::uint32_t>(order >> 32)}, static_cast<std::uint32_t>(order)};
+std::int32_t narrow(std::int64_t value) {
+  return static_cast<std::int32_t>(std::clamp<std::int64_t>(value, -1, kAny - 1));
 }
 
 }  // namespace
@@ -24,128 +27,138 @@ Expected Outlook::of_foreign(std::int64_t running, std::int64_t kv) const {
   return {survives * running, survives * (kv + running * horizon_) / SurvivalTable::kOne};
 }
 
-void Outlook::set(std::uint32_t slot, model::RankId rank, Expected expected, std::int64_t room,
-                  std::int64_t running, std::int64_t speed_permille) {
-  if (slot >= kv_.size()) {
-    running_.resize(slot + 1);
-    kv_.resize(slot + 1);
-    room_.resize(slot + 1, -1);
-    speed_.resize(slot + 1, 1000);
-    order_.resize(slot + 1);
-    count_.resize(slot + 1);
-    open_.resize(slot + 1);
-    if (!leases_.empty()) leases_.resize(slot + 1, 1);
+void Outlook::set(model::RankId rank, const State& state) {
+  const auto found = std::lower_bound(ids_.begin(), ids_.end(), rank);
+  const auto at = static_cast<std::size_t>(found - ids_.begin());
+  if (found == ids_.end() || *found != rank) {
+    ids_.insert(found, rank);
+    open_.insert(open_.begin() + static_cast<std::ptrdiff_t>(at), 0);
+    leased_.insert(leased_.begin() + static_cast<std::ptrdiff_t>(at), 1);
+    ranks_.insert(at);
   }
-  if (open_[slot] != 0) {
-    total_kv_ -= kv_[slot];
-    slow_or_fast_ -= speed_[slot] != 1000 ? 1 : 0;
+  if (open_[at] != 0 && ranks_.speed_permille[at] == state.speed_permille) {
+    total_kv_ -= ranks_.kv[at];  // the usual case: a token came
+  } else {
+    leave(at);
+    speeds_[narrow(state.speed_permille)] += 1;
   }
-  open_[slot] = 1;
-  running_[slot] = std::max<std::int64_t>(0, expected.running);
-  kv_[slot] = std::max<std::int64_t>(0, expected.kv);
-  room_[slot] = std::max<std::int64_t>(-1, room);
-  speed_[slot] = speed_permille;
-  count_[slot] = running;
-  order_[slot] = std::uint64_t{rank.engine.value} << 32 | rank.rank;
-  total_kv_ += kv_[slot];
-  slow_or_fast_ += speed_permille != 1000 ? 1 : 0;
+  open_[at] = 1;
+  ranks_.running[at] = narrow(state.expected.running * kFraction / SurvivalTable::kOne);
+  ranks_.kv[at] = narrow(std::max<std::int64_t>(0, state.expected.kv));
+  ranks_.running[at] = std::max(0, ranks_.running[at]);
+  ranks_.room[at] = narrow(state.room);
+  ranks_.leased_room[at] = leased_[at] != 0 ? ranks_.room[at] : -1;
+  ranks_.count[at] = narrow(state.running);
+  ranks_.speed_permille[at] = narrow(state.speed_permille);
+  total_kv_ += ranks_.kv[at];
 }
 
-void Outlook::remove(std::uint32_t slot) {
-  if (slot >= open_.size() || open_[slot] == 0) return;
-  total_kv_ -= kv_[slot];
-  slow_or_fast_ -= speed_[slot] != 1000 ? 1 : 0;
-  open_[slot] = 0;
-  room_[slot] = -1;
+/// What the rank adds to the sums, if it is open.
+void Outlook::leave(std::size_t at) {
+  if (open_[at] == 0) return;
+  open_[at] = 0;
+  total_kv_ -= ranks_.kv[at];
+  const auto speed = speeds_.find(ranks_.speed_permille[at]);
+  if (--speed->second == 0) speeds_.erase(speed);
+}
+
+void Outlook::remove(model::RankId rank) {
+  const auto found = std::lower_bound(ids_.begin(), ids_.end(), rank);
+  if (found == ids_.end() || *found != rank) return;
+  const auto at = static_cast<std::size_t>(found - ids_.begin());
+  leave(at);
+  ids_.erase(found);
+  open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(at));
+  leased_.erase(leased_.begin() + static_cast<std::ptrdiff_t>(at));
+  ranks_.erase(at);
 }
 
 void Outlook::lease(std::int64_t shares, std::int64_t share) {
-  std::vector<std::pair<std::uint64_t, std::uint32_t>> by_id;
-  for (std::uint32_t slot = 0; slot < open_.size(); ++slot)
-    if (open_[slot] != 0) by_id.emplace_back(order_[slot], slot);
-  std::sort(by_id.begin(), by_id.end());
-  leases_.assign(open_.size(), 0);
-  for (std::size_t i = 0; i < by_id.size(); ++i)
-    leases_[by_id[i].second] = static_cast<std::int64_t>(i) % shares == share ? 1 : 0;
+  TRIMTAB_CHECK(shares > 0 && share >= 0 && share < shares, "share of the ranks");
+  leases_ = true;
+  for (std::size_t at = 0; at < ids_.size(); ++at) {
+    leased_[at] = static_cast<std::int64_t>(at) % shares == share ? 1 : 0;
+    ranks_.leased_room[at] = leased_[at] != 0 ? ranks_.room[at] : -1;
+  }
 }
 
-template <class Fits>
-Outlook::Best Outlook::scan(std::int64_t tokens, bool by_kv, const Fits& fits) const {
+/// A rank and its loads, compared per unit of speed, exactly: products instead of quotients.
+struct Outlook::Candidate {
+  std::size_t at = 0;
+  std::int64_t first = 0, second = 0, speed = 1000;
+  bool operator<(const Candidate& other) const {
+    if (first * other.speed != other.first * speed) return first * other.speed < other.first * speed;
+    if (second * other.speed != other.second * speed) return second * other.speed < other.second * speed;
+    return at < other.at;
+  }
+};
+
+Outlook::Best Outlook::best_of(std::int64_t tokens, const Limits& limits, bool leased) const {
   Best best;
-  Key first, second;
-  std::uint32_t winner = 0;
-  for (std::uint32_t slot = 0; slot < kv_.size(); ++slot) {
-    if (!fits(slot)) continue;
-    ++best.fitting;
-    std::int64_t running = running_[slot], kv = kv_[slot];
-    if (slow_or_fast_ != 0) {
-      running = (running + SurvivalTable::kOne) * 1000 / speed_[slot];
-      kv = (kv + tokens) * 1000 / speed_[slot];
-    }
-    const Key key = by_kv ? Key{kv, running, order_[slot]} : Key{running, kv, order_[slot]};
-    if (!best.winner || key < first) {
-      best.runner_up = best.winner;
-      second = first;
-      best.winner = id_of(key.order);
-      winner = slot;
-      first = key;
-    } else if (!best.runner_up || key < second) {
-      best.runner_up = id_of(key.order);
-      second = key;
+  if (tokens >= kAny) return best;
+  std::optional<Candidate> first, second;
+  for (const auto& [speed, ranks] : speeds_) {
+    DenseQuery query;
+    query.speed_permille = speed;
+    query.tokens = static_cast<std::int32_t>(tokens);
+    const std::int64_t kv_max = limits.line >= kAny * 1'000 ? kAny - 1 : limits.line * speed / 1000 - tokens;
+    query.kv_max = narrow(kv_max);
+    query.count_max = limits.ceiling == nullptr ? narrow(kAny) : narrow(limits.ceiling->running_max(speed));
+    query.by_kv = limits.by_kv;
+    query.leased = leased;
+    const DenseBest found = scan(ranks_, query);
+    best.fitting += found.fitting;
+    for (const std::int32_t position : {found.first, found.second}) {
+      if (position < 0) continue;
+      const auto at = static_cast<std::size_t>(position);
+      const std::int64_t running = ranks_.running[at] + kFraction, kv = ranks_.kv[at] + tokens;
+      const Candidate candidate{at, limits.by_kv ? kv : running, limits.by_kv ? running : kv, speed};
+      if (!first || candidate < *first) {
+        second = first;
+        first = candidate;
+      } else if (!second || candidate < *second) {
+        second = candidate;
+      }
     }
   }
-  if (best.winner) best.running = running_[winner];
+  if (first) {
+    best.winner = ids_[first->at];
+    best.running_permille = std::int64_t{ranks_.running[first->at]} * 1000 / kFraction;
+  }
+  if (second) best.runner_up = ids_[second->at];
   return best;
 }
 
-Outlook::Best Outlook::scan(std::int64_t tokens, std::int64_t line, bool by_kv) const {
-  const auto fits = [&](std::uint32_t slot) {
-    if (room_[slot] < tokens) return false;
-    if (line == kAnyKv) return true;
-    if (slow_or_fast_ == 0) return kv_[slot] + tokens <= line;
-    return (kv_[slot] + tokens) * 1000 <= line * speed_[slot];
-  };
-  if (!leases_.empty()) {
-    Best best = scan(tokens, by_kv, [&](std::uint32_t slot) { return leased(slot) && fits(slot); });
+Outlook::Best Outlook::best_of(std::int64_t tokens, const Limits& limits) const {
+  if (leases_) {
+    Best best = best_of(tokens, limits, true);
     if (best.winner) return best;
   }
-  return scan(tokens, by_kv, fits);
+  return best_of(tokens, limits, false);
 }
 
 Outlook::Best Outlook::fewest(std::int64_t tokens, std::int64_t line) const {
-  return scan(tokens, line, false);
-}
-
-bool Outlook::below(std::uint32_t slot, std::int64_t tokens, const Ceiling& ceiling) const {
-  if (room_[slot] < tokens) return false;
-  if (slow_or_fast_ == 0)
-    return kv_[slot] + tokens <= ceiling.line && count_[slot] < ceiling.running_max(1000);
-  return (kv_[slot] + tokens) * 1000 <= ceiling.line * speed_[slot] &&
-         count_[slot] < ceiling.running_max(speed_[slot]);
+  return best_of(tokens, {line, nullptr, false});
 }
 
 Outlook::Best Outlook::fewest_below(std::int64_t tokens, const Ceiling& ceiling) const {
-  const auto fits = [&](std::uint32_t slot) { return below(slot, tokens, ceiling); };
-  if (!leases_.empty()) {
-    Best best = scan(tokens, false, [&](std::uint32_t slot) { return leased(slot) && fits(slot); });
-    if (best.winner) return best;
-  }
-  return scan(tokens, false, fits);
+  return best_of(tokens, {ceiling.line, &ceiling, false});
 }
 
-bool Outlook::fits_below(std::int64_t tokens, const Ceiling& ceiling) const {
-  for (std::uint32_t slot = 0; slot < kv_.size(); ++slot)
-    if (below(slot, tokens, ceiling)) return true;
-  return false;
+Outlook::Best Outlook::least_kv(std::int64_t tokens) const {
+  return best_of(tokens, {kAny * 1'000, nullptr, true});
+}
+
+std::int64_t Outlook::Ceiling::running_max(std::int64_t speed_permille) const {
+  const std::int64_t even = (running_permille * speed_permille + 999'999) / 1'000'000;
+  return (even + graph_step - 1) / graph_step * graph_step;
 }
 
 std::int64_t Outlook::peak_kv() const {
   std::int64_t peak = 0;
-  for (std::uint32_t slot = 0; slot < kv_.size(); ++slot)
-    if (open_[slot] != 0) peak = std::max(peak, kv_[slot] * 1000 / speed_[slot]);
+  for (const auto& [speed, ranks] : speeds_)
+    peak = std::max(peak, std::int64_t{policy::peak_kv(ranks_, speed)} * 1000 / speed);
   return peak;
 }
-
-Outlook::Best Outlook::least_kv(std::int64_t tokens) const { return scan(tokens, kAnyKv, true); }
 
 }  // namespace trimtab::policy

@@ -81,7 +81,7 @@ class WaterlineHold final : public ExpectedPlacer {
     std::optional<std::size_t> longest;
     for (std::size_t i = 0; i < window.size(); ++i) {
       if (longest && window[i].tokens <= window[*longest].tokens) continue;
-      if (expected().fits_below(window[i].tokens.value, *head)) longest = i;
+      if (expected().fewest_below(window[i].tokens.value, *head).winner) longest = i;
     }
     return longest.value_or(0);
   }
