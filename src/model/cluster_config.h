@@ -48,7 +48,7 @@ struct DecodeConfig {
   std::int64_t max_running = 32;       // per rank
   std::int64_t kv_blocks = 128;        // per rank
   std::int64_t headroom_tokens = 128;  // reserved beyond the prompt
-  std::string policy = "waterline";    // waterline | dualpath | round_robin | total_requests | total_tokens
+  std::string policy = "waterline";    // docs/policies/decode.md lists them
 };
 
 struct VisionConfig {

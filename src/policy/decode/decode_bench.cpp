@@ -6,7 +6,6 @@
 #include "base/check.h"
 #include "base/prng.h"
 #include "config/trace.h"
-#include "policy/decode/closed_loop_model.h"
 #include "policy/decode/policy.h"
 
 namespace trimtab::policy {
@@ -87,27 +86,6 @@ void decode_token(benchmark::State& state, std::string_view policy, std::uint32_
   }
 }
 
-/// Percent of the ideal step in a closed loop, seed 1: the balance a policy reaches, not its speed.
-void decode_balance(benchmark::State& state, std::string_view policy, ClosedLoop loop) {
-  double share = 0;
-  for (auto _ : state) share = share_of_ideal(policy, loop);
-  state.counters["percent_of_ideal"] = 100 * share;
-}
-
-void add_balance(std::string_view policy) {
-  for (const auto& [ranks, running] : {std::pair{32u, 64}, std::pair{32u, 16}, std::pair{144u, 16}}) {
-    ClosedLoop loop;
-    loop.ranks = ranks;
-    loop.running_per_rank = running;
-    const std::string name = "decode_balance/policy:" + std::string(policy) +
-                             "/ranks:" + std::to_string(ranks) + "/running:" + std::to_string(running);
-    benchmark::RegisterBenchmark(name.c_str(),
-                                 [=](benchmark::State& state) { decode_balance(state, policy, loop); })
-        ->Iterations(1)
-        ->Unit(benchmark::kMillisecond);
-  }
-}
-
 const bool kRegistered = [] {
   using Bench = void (*)(benchmark::State&, std::string_view, std::uint32_t);
   const auto add = [](std::string_view bench, Bench run, std::string_view policy, std::uint32_t ranks) {
@@ -123,7 +101,6 @@ const bool kRegistered = [] {
       add("decode_token", decode_token, policy, ranks);
     }
   }
-  for (const std::string_view policy : decode_policy_names()) add_balance(policy);
   return true;
 }();
 

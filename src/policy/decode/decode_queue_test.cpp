@@ -266,6 +266,28 @@ TEST(DecodeNames, OtherEnginesNamesAreTheSamePolicies) {
   }
 }
 
+TEST(DecodeNames, ValuesOutOfRangeAreNamed) {
+  const auto refused = [](auto&& change) {
+    DecodeConfig config;
+    change(config);
+    const auto made = make_decode_policy(config);
+    return made ? std::string() : made.error().message;
+  };
+  EXPECT_EQ(refused([](DecodeConfig&) {}), "");
+  EXPECT_EQ(refused([](DecodeConfig& c) { c.window = 0; }), "window is 0; it must be from 1 to 4096");
+  EXPECT_EQ(refused([](DecodeConfig& c) { c.graph_step = 0; }),
+            "graph_step is 0; it must be from 1 to 65535");
+  EXPECT_EQ(refused([](DecodeConfig& c) { c.horizon_tokens = 65; }),
+            "horizon_tokens is 65; it must be from 0 to 64");
+  EXPECT_EQ(refused([](DecodeConfig& c) { c.placers = 4, c.placer = 4; }),
+            "placer is 4; it must be from 0 to 3");
+  EXPECT_EQ(refused([](DecodeConfig& c) { c.lease_period = Nanos{0}; }).substr(0, 22),
+            "lease_period (ns) is 0");
+  EXPECT_EQ(refused([](DecodeConfig& c) { c.moves_permille = -1; }).substr(0, 20), "moves_permille is -1");
+  EXPECT_NE(refused([](DecodeConfig& c) { c.policy = "waterline_hazrd"; }).find("\"waterline_hazard\"?"),
+            std::string::npos);
+}
+
 /// Nothing may pile up on one rank while a fleet fills from empty, whatever the policy: the pitfall of a
 /// clipped potential (request study, 1.6).
 TEST(DecodeRamp, EveryPolicyFillsAnEmptyFleetEvenly) {

@@ -30,11 +30,14 @@ std::optional<RankId> ExpectedPlacer::settle(const Outlook::Best& best, DecodeRu
                                              DecodeReason& reason) const {
   reason.rule = rule;
   if (!best.winner) return std::nullopt;
-  reason.winner = ledger().load(*best.winner);
-  if (best.runner_up) reason.runner_up = ledger().load(*best.runner_up);
+  const auto load = [](const Outlook::Pick& pick) {
+    return DecodeLoad{pick.rank, pick.running, TokenCount{pick.kv}};
+  };
+  reason.winner = load(*best.winner);
+  if (best.runner_up) reason.runner_up = load(*best.runner_up);
   reason.fitting = rule == DecodeRule::kLeastKv ? 0 : best.fitting;
   reason.expected_running_permille = best.running_permille;
-  return best.winner;
+  return best.winner->rank;
 }
 
 }  // namespace trimtab::policy

@@ -145,6 +145,7 @@ void DecodeLedger::refresh(Rank& rank) {
   outlook_->set(rank.id, {{rank.expected.running + foreign.running, rank.expected.kv + foreign.kv},
                           room,
                           running,
+                          kv,
                           rank.capacity.speed_permille});
 }
 

@@ -34,6 +34,7 @@ void Outlook::set(model::RankId rank, const State& state) {
     ids_.insert(found, rank);
     open_.insert(open_.begin() + static_cast<std::ptrdiff_t>(at), 0);
     leased_.insert(leased_.begin() + static_cast<std::ptrdiff_t>(at), 1);
+    kv_now_.insert(kv_now_.begin() + static_cast<std::ptrdiff_t>(at), 0);
     ranks_.insert(at);
   }
   if (open_[at] != 0 && ranks_.speed_permille[at] == state.speed_permille) {
@@ -49,6 +50,7 @@ void Outlook::set(model::RankId rank, const State& state) {
   ranks_.room[at] = narrow(state.room);
   ranks_.leased_room[at] = leased_[at] != 0 ? ranks_.room[at] : -1;
   ranks_.count[at] = narrow(state.running);
+  kv_now_[at] = state.kv;
   ranks_.speed_permille[at] = narrow(state.speed_permille);
   total_kv_ += ranks_.kv[at];
 }
@@ -70,6 +72,7 @@ void Outlook::remove(model::RankId rank) {
   ids_.erase(found);
   open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(at));
   leased_.erase(leased_.begin() + static_cast<std::ptrdiff_t>(at));
+  kv_now_.erase(kv_now_.begin() + static_cast<std::ptrdiff_t>(at));
   ranks_.erase(at);
 }
 
@@ -106,6 +109,7 @@ Outlook::Best Outlook::best_of(std::int64_t tokens, const Limits& limits, bool l
     query.count_max = limits.ceiling == nullptr ? narrow(kAny) : narrow(limits.ceiling->running_max(speed));
     query.by_kv = limits.by_kv;
     query.leased = leased;
+    query.plain = limits.ceiling == nullptr && speeds_.size() == 1;
     const DenseBest found = scan(ranks_, query);
     best.fitting += found.fitting;
     for (const std::int32_t position : {found.first, found.second}) {
@@ -122,10 +126,10 @@ Outlook::Best Outlook::best_of(std::int64_t tokens, const Limits& limits, bool l
     }
   }
   if (first) {
-    best.winner = ids_[first->at];
+    best.winner = pick(first->at);
     best.running_permille = std::int64_t{ranks_.running[first->at]} * 1000 / kFraction;
   }
-  if (second) best.runner_up = ids_[second->at];
+  if (second) best.runner_up = pick(second->at);
   return best;
 }
 

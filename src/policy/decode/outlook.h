@@ -28,9 +28,13 @@ class Outlook {
  public:
   explicit Outlook(std::int64_t horizon_tokens) : horizon_(horizon_tokens), survival_(horizon_tokens) {}
 
+  struct Pick {
+    model::RankId rank;
+    std::int64_t running = 0, kv = 0;  // now, not expected
+  };
   struct Best {
-    std::optional<model::RankId> winner, runner_up;
-    std::int64_t running_permille = 0;  // the winner's
+    std::optional<Pick> winner, runner_up;
+    std::int64_t running_permille = 0;  // expected of the winner
     std::int64_t fitting = 0;
   };
 
@@ -41,8 +45,8 @@ class Outlook {
 
   struct State {
     Expected expected;
-    std::int64_t room = -1;  // the longest request that still fits there; negative: none
-    std::int64_t running = 0;
+    std::int64_t room = -1;            // the longest request that still fits there; negative: none
+    std::int64_t running = 0, kv = 0;  // now
     std::int64_t speed_permille = 1000;
   };
   /// The rank is open and stands so.
@@ -81,11 +85,15 @@ class Outlook {
   Best best_of(std::int64_t tokens, const Limits& limits) const;
   Best best_of(std::int64_t tokens, const Limits& limits, bool leased) const;
   void leave(std::size_t position);
+  Pick pick(std::size_t position) const {
+    return {ids_[position], ranks_.count[position], kv_now_[position]};
+  }
 
   std::int64_t horizon_;
   SurvivalTable survival_;
   std::vector<model::RankId> ids_;  // sorted
   std::vector<std::uint8_t> open_, leased_;
+  std::vector<std::int64_t> kv_now_;
   DenseRanks ranks_;                             // by place in ids_
   std::map<std::int32_t, std::int64_t> speeds_;  // distinct speeds of open ranks, and how many have it
   bool leases_ = false;

@@ -18,43 +18,47 @@ template <class Lanes>
   std::memcpy(&into, from.data() + at, sizeof into);
 }
 template <class Lanes>
-[[gnu::always_inline]] inline void put(Lanes& into, const Lanes& value, const Lanes& mask) {
-  into = (value & mask) | (into & ~mask);
+[[gnu::always_inline]] inline bool any(const Lanes& mask) {
+  std::uint64_t words[sizeof(Lanes) / 8], all = 0;
+  std::memcpy(words, &mask, sizeof words);
+  for (const std::uint64_t word : words) all |= word;
+  return all != 0;
 }
 
-/// The best two of every lane, in one sweep; a later rank wins a lane only if it is strictly better, so ties
-/// go to the lower position. Compiled once for any processor and once for AVX2; integers, so both agree.
-template <class Lanes>
+using Candidate = std::tuple<std::int32_t, std::int32_t, std::int32_t>;  // key, tie, position
+
+/// One sweep: lanes tell whether any of sixteen ranks could be among the best two so far, which is rare, and
+/// only then they are looked at one by one. A later rank replaces an equal one never, so ties go to the lower
+/// position. Compiled once for any processor and once for AVX2; integers, so both agree.
+template <class Lanes, bool kPlain>
 [[gnu::always_inline]] inline DenseBest sweep(const DenseRanks& ranks, const DenseQuery& query) {
-  constexpr std::size_t kWidth = sizeof(Lanes) / sizeof(std::int32_t);
-  static_assert(DenseRanks::kLanes % kWidth == 0);
+  constexpr std::size_t kWidth = sizeof(Lanes) / sizeof(std::int32_t), kParts = DenseRanks::kLanes / kWidth;
   const std::vector<std::int32_t>& keys = query.by_kv ? ranks.kv : ranks.running;
   const std::vector<std::int32_t>& ties = query.by_kv ? ranks.running : ranks.kv;
   const std::vector<std::int32_t>& rooms = query.leased ? ranks.leased_room : ranks.room;
-  const Lanes none = Lanes{} + kNone;
-  Lanes key1 = none, tie1 = none, at1 = none, key2 = none, tie2 = none, at2 = none, negative = {}, at = {};
-  for (std::size_t lane = 0; lane < kWidth; ++lane) at[lane] = static_cast<std::int32_t>(lane);
-  for (std::size_t begin = 0; begin < rooms.size();
-       begin += kWidth, at += static_cast<std::int32_t>(kWidth)) {
-    Lanes kv, room, count, speed, key, tie;
-    load(kv, ranks.kv, begin), load(room, rooms, begin), load(count, ranks.count, begin);
-    load(speed, ranks.speed_permille, begin), load(key, keys, begin), load(tie, ties, begin);
-    const Lanes fits = (room >= query.tokens) & (kv <= query.kv_max) & (count < query.count_max) &
-                       (speed == query.speed_permille);
-    const Lanes before1 = fits & ((key < key1) | ((key == key1) & (tie < tie1)));
-    const Lanes before2 = fits & ~before1 & ((key < key2) | ((key == key2) & (tie < tie2)));
-    put(key2, key1, before1), put(tie2, tie1, before1), put(at2, at1, before1);
-    put(key2, key, before2), put(tie2, tie, before2), put(at2, at, before2);
-    put(key1, key, before1), put(tie1, tie, before1), put(at1, at, before1);
-    negative += fits;
-  }
-  using Candidate = std::tuple<std::int32_t, std::int32_t, std::int32_t>;
   Candidate first{kNone, kNone, kNone}, second = first;
-  DenseBest best;
-  for (std::size_t lane = 0; lane < kWidth; ++lane) {
-    best.fitting -= negative[lane];
-    for (const Candidate& candidate :
-         {Candidate{key1[lane], tie1[lane], at1[lane]}, Candidate{key2[lane], tie2[lane], at2[lane]}}) {
+  Lanes negative = {}, bar = Lanes{} + kNone, tie_bar = bar;
+  for (std::size_t begin = 0; begin < rooms.size(); begin += DenseRanks::kLanes) {
+    Lanes maybe[kParts], some = {};
+    for (std::size_t part = 0; part < kParts; ++part) {
+      const std::size_t at = begin + part * kWidth;
+      Lanes kv, room, key, tie;
+      load(kv, ranks.kv, at), load(room, rooms, at), load(key, keys, at), load(tie, ties, at);
+      Lanes fits = (room >= query.tokens) & (kv <= query.kv_max);
+      if constexpr (!kPlain) {
+        Lanes count, speed;
+        load(count, ranks.count, at), load(speed, ranks.speed_permille, at);
+        fits &= (count < query.count_max) & (speed == query.speed_permille);
+      }
+      negative += fits;
+      maybe[part] = fits & ((key < bar) | ((key == bar) & (tie < tie_bar)));
+      some |= maybe[part];
+    }
+    if (!any(some)) continue;
+    for (std::size_t lane = 0; lane < DenseRanks::kLanes; ++lane) {
+      if (maybe[lane / kWidth][lane % kWidth] == 0) continue;
+      const std::size_t at = begin + lane;
+      const Candidate candidate{keys[at], ties[at], static_cast<std::int32_t>(at)};
       if (candidate < first) {
         second = first;
         first = candidate;
@@ -62,7 +66,11 @@ template <class Lanes>
         second = candidate;
       }
     }
+    bar = Lanes{} + std::get<0>(second);
+    tie_bar = Lanes{} + std::get<1>(second);
   }
+  DenseBest best;
+  for (std::size_t lane = 0; lane < kWidth; ++lane) best.fitting -= negative[lane];
   if (std::get<2>(first) != kNone) best.first = std::get<2>(first);
   if (std::get<2>(second) != kNone) best.second = std::get<2>(second);
   return best;
@@ -70,7 +78,7 @@ template <class Lanes>
 
 #if defined(__x86_64__)
 __attribute__((target("avx2"))) DenseBest sweep_avx2(const DenseRanks& ranks, const DenseQuery& query) {
-  return sweep<Lanes8>(ranks, query);
+  return query.plain ? sweep<Lanes8, true>(ranks, query) : sweep<Lanes8, false>(ranks, query);
 }
 const bool kHasAvx2 = __builtin_cpu_supports("avx2") != 0;
 #endif
@@ -81,7 +89,7 @@ DenseBest scan(const DenseRanks& ranks, const DenseQuery& query) {
 #if defined(__x86_64__)
   if (kHasAvx2) return sweep_avx2(ranks, query);
 #endif
-  return sweep<Lanes4>(ranks, query);
+  return query.plain ? sweep<Lanes4, true>(ranks, query) : sweep<Lanes4, false>(ranks, query);
 }
 
 std::int32_t peak_kv(const DenseRanks& ranks, std::int32_t speed_permille) {

@@ -32,6 +32,7 @@ struct DenseQuery {
   std::int32_t tokens = 0, kv_max = 0, count_max = 0;
   bool by_kv = false;   // least (KV, running) instead of least (running, KV); then the lower position
   bool leased = false;  // only leased ranks
+  bool plain = false;   // all ranks have this speed and any count will do: fewer numbers are read
 };
 struct DenseBest {
   std::int32_t first = -1, second = -1;  // positions; -1: none

@@ -40,8 +40,8 @@ RC_GTEST_PROP(OutlookScan, ChoosesAsDefined, (bool mixed, bool leases)) {
     rank.kv = *rc::gen::inRange<std::int64_t>(0, 6) * 500;
     rank.room = *rc::gen::inRange<std::int64_t>(-1, 4) * 700;
     rank.speed = mixed && slot % 2 == 1 ? 700 : 1000;
-    outlook.set(rank.id, {{1, 1}, 5, 1, 900});  // replaced by the next line
-    outlook.set(rank.id, {{rank.running, rank.kv}, rank.room, rank.count, rank.speed});
+    outlook.set(rank.id, {{1, 1}, 5, 1, 1, 900});  // replaced by the next line
+    outlook.set(rank.id, {{rank.running, rank.kv}, rank.room, rank.count, rank.kv + 1, rank.speed});
     if (*rc::gen::inRange(0, 5) == 0) {
       outlook.remove(rank.id);
       continue;
@@ -73,9 +73,11 @@ RC_GTEST_PROP(OutlookScan, ChoosesAsDefined, (bool mixed, bool leases)) {
     RC_ASSERT(best.fitting == static_cast<std::int64_t>(allowed.size()));
     RC_ASSERT(best.winner.has_value() == !allowed.empty());
     RC_ASSERT(best.runner_up.has_value() == (allowed.size() > 1));
-    if (best.winner) RC_ASSERT(*best.winner == expected[0].id);
+    if (best.winner) RC_ASSERT(best.winner->rank == expected[0].id);
+    if (best.winner) RC_ASSERT(best.winner->kv == expected[0].kv + 1);
+    if (best.winner) RC_ASSERT(best.winner->running == expected[0].count);
     if (best.winner) RC_ASSERT(best.running_permille == expected[0].running / 256 * 1000 / 4'096);
-    if (best.runner_up) RC_ASSERT(*best.runner_up == expected[1].id);
+    if (best.runner_up) RC_ASSERT(best.runner_up->rank == expected[1].id);
   };
   const auto under = [&](const Rank& rank) { return (rank.kv + tokens) * 1000 <= line * rank.speed; };
   const auto below = [&](const Rank& rank) {

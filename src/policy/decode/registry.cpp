@@ -44,6 +44,17 @@ base::Result<std::unique_ptr<DecodePolicy>> make_decode_policy(const DecodeConfi
   TRIMTAB_TRY(in_range("ceiling_permille", config.ceiling_permille, 0, 1'000'000));
   TRIMTAB_TRY(in_range("hold_max (ns)", config.hold_max.value, 0, INT64_MAX));
   TRIMTAB_TRY(in_range("report_lifetime (ns)", config.report_lifetime.value, 1, std::int64_t{1} << 62));
+  TRIMTAB_TRY(in_range("hold_from_running", config.hold_from_running, 0, 65'535));
+  TRIMTAB_TRY(in_range("horizon_tokens", config.horizon_tokens, 0, 64));
+  TRIMTAB_TRY(in_range("window", config.window, 1, 4'096));
+  TRIMTAB_TRY(in_range("graph_step", config.graph_step, 1, 65'535));
+  TRIMTAB_TRY(in_range("moves_permille", config.moves_permille, 0, 10'000));
+  TRIMTAB_TRY(in_range("move_interval (ns)", config.move_interval.value, 0, std::int64_t{1} << 62));
+  TRIMTAB_TRY(in_range("move_rest (ns)", config.move_rest.value, 0, std::int64_t{1} << 62));
+  TRIMTAB_TRY(in_range("move_tokens_per_s", config.move_tokens_per_s, 0, std::int64_t{1} << 40));
+  TRIMTAB_TRY(in_range("placers", config.placers, 1, 1'024));
+  TRIMTAB_TRY(in_range("placer", config.placer, 0, config.placers - 1));
+  TRIMTAB_TRY(in_range("lease_period (ns)", config.lease_period.value, 1, std::int64_t{1} << 62));
   const auto alias =
       std::find_if(std::begin(kAliases), std::end(kAliases),
                    [&](const DecodePolicyAlias& known) { return known.alias == config.policy; });

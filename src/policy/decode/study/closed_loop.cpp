@@ -89,7 +89,7 @@ class Loop {
   void add_placer(std::int64_t number) {
     DecodeConfig config = study_.config;
     config.placers = study_.config.placers > 1 ? study_.placers : 1;
-    config.placer = number;
+    config.placer = config.placers > 1 ? number : 0;
     auto made = make_decode_policy(config);
     TRIMTAB_CHECK(made.has_value(), to_string(made.error()));
     const double cap = study_.kv_cap_permille == 0
