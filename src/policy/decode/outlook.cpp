@@ -19,12 +19,12 @@ std::int32_t narrow(std::int64_t value) {
 
 Expected Outlook::of(std::int64_t age_tokens, std::int64_t tokens) const {
   const std::int64_t survives = survival_.survives(age_tokens);
-  return {survives, survives * (tokens + horizon_) / SurvivalTable::kOne};
+  return {survives, survives * (tokens + survival_.horizon_tokens()) / SurvivalTable::kOne};
 }
 
 Expected Outlook::of_foreign(std::int64_t running, std::int64_t kv) const {
   const std::int64_t survives = survival_.survives_any();
-  return {survives * running, survives * (kv + running * horizon_) / SurvivalTable::kOne};
+  return {survives * running, survives * (kv + running * survival_.horizon_tokens()) / SurvivalTable::kOne};
 }
 
 void Outlook::set(model::RankId rank, const State& state) {

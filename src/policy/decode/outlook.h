@@ -26,7 +26,7 @@ struct Expected {
 /// one will do.
 class Outlook {
  public:
-  explicit Outlook(std::int64_t horizon_tokens) : horizon_(horizon_tokens), survival_(horizon_tokens) {}
+  explicit Outlook(std::int64_t horizon_tokens) : survival_(horizon_tokens) {}
 
   struct Pick {
     model::RankId rank;
@@ -89,7 +89,6 @@ class Outlook {
     return {ids_[position], ranks_.count[position], kv_now_[position]};
   }
 
-  std::int64_t horizon_;
   SurvivalTable survival_;
   std::vector<model::RankId> ids_;  // sorted
   std::vector<std::uint8_t> open_, leased_;

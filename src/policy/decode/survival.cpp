@@ -11,7 +11,7 @@ constexpr std::int64_t kAgeMax = std::int64_t{1} << 24;
 }  // namespace
 
 SurvivalTable::SurvivalTable(std::int64_t horizon_tokens, std::int64_t prior_mean_tokens)
-    : horizon_(horizon_tokens) {
+    : horizon_(horizon_tokens), horizon_now_(horizon_tokens) {
   all_ = {std::max<std::int64_t>(1, prior_mean_tokens) * kPriorEnds, kPriorEnds};
   refresh();
   refreshed_ = false;
@@ -50,6 +50,7 @@ std::int64_t SurvivalTable::mean_tokens() const {
 
 void SurvivalTable::refresh() {
   const std::int64_t mean = mean_tokens();
+  horizon_now_ = std::min(horizon_, std::max<std::int64_t>(1, mean / 64));
   const auto stays = [&](const Span& span) {  // one token more
     return kOne - std::min(kOne, (span.ends + kPriorEnds) * kOne / (span.exposure + kPriorEnds * mean));
   };
@@ -57,11 +58,11 @@ void SurvivalTable::refresh() {
   for (std::uint32_t i = 0; i < kSpans; ++i) one[i] = stays(spans_[i]);
   const std::int64_t one_any = stays({});
   survives_any_ = kOne;
-  for (std::int64_t j = 0; j < horizon_; ++j) survives_any_ = survives_any_ * one_any / kOne;
+  for (std::int64_t j = 0; j < horizon_now_; ++j) survives_any_ = survives_any_ * one_any / kOne;
   // From the first age of each span, through those that follow within the horizon.
   for (std::uint32_t i = 0; i < kSpans; ++i) {
     survives_[i] = kOne;
-    for (std::int64_t j = 0; j < horizon_; ++j)
+    for (std::int64_t j = 0; j < horizon_now_; ++j)
       survives_[i] = survives_[i] * one[span_of(first_age(i) + j)] / kOne;
   }
   refreshed_ = true;

@@ -70,10 +70,11 @@ TEST(Survival, LivesThatStillRunCount) {
 TEST(Survival, ForgetsOldTraffic) {
   SurvivalTable table(4, 300);
   for (int i = 0; i < 16'384; ++i) live(table, 8);
-  EXPECT_GT(survives(table, 2), 0.9);
-  EXPECT_LT(survives(table, 6), 0.1);  // none lives longer than 8
+  EXPECT_EQ(table.horizon_tokens(), 1);
+  EXPECT_GT(survives(table, 6), 0.9);
+  EXPECT_LT(survives(table, 7), 0.1);  // none lives longer than 8
   for (int i = 0; i < 6 * 16'384; ++i) live(table, 64);
-  EXPECT_GT(survives(table, 6), 0.98);
+  EXPECT_GT(survives(table, 7), 0.98);
   EXPECT_NEAR(static_cast<double>(table.mean_tokens()), 63, 3);
 }
 

@@ -40,9 +40,9 @@ struct DecodeConfig {
   /// Policy waterline_hold: the ceilings apply once the requests that run and wait come to so many per rank;
   /// below that the group is not full and nobody is held.
   std::int64_t hold_from_running = 8;
-  /// Policies that look at what remains: loads are those expected this many tokens of each request ahead. One
-  /// is as good as four where answers have hundreds of tokens, and better where they have dozens.
-  std::int64_t horizon_tokens = 1;
+  /// Policies that look at what remains: loads are those expected this many tokens of each request ahead, or
+  /// fewer where answers are short (survival.h).
+  std::int64_t horizon_tokens = 4;
   /// Look-ahead: `decide_next` looks at so many of the waiting requests (1: strict FIFO) and passes nobody by
   /// more than four times as often.
   std::int64_t window = 1;
