@@ -7,6 +7,16 @@
 namespace trimtab::policy {
 namespace {
 
+/// **Least potential.** Each rank has a potential, steeply rising in KV and in running requests above their
+/// means (potential.h); a request goes where the sum over the ranks rises least. With a window, the request
+/// whose best place costs least beyond its own share of the mean goes next, so holes of every size find
+/// something that fits.
+///
+/// *Why.* One number for both dimensions, smooth where the waterline has an edge; the same number tells which
+/// move pays (migrator.h). *Source.* Own (request study, 1.1, 1.2 and 1.7). *Cost.* O(distinct counts), times
+/// the window. *Weakness.* Placement alone, it is not better than the waterline; with a window and no moves
+/// it loses at many ranks of small batches, since it fills every hole to the brim and long requests come
+/// last.
 class LeastPotential final : public DecodePolicy {
  public:
   explicit LeastPotential(DecodeConfig config)
