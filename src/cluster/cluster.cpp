@@ -8,15 +8,22 @@ namespace trimtab::cluster {
 base::Result<std::unique_ptr<Cluster>> Cluster::make(const model::ClusterConfig& config,
                                                      const model::Profile& profile,
                                                      std::unique_ptr<TierQueue> queue) {
-  TRIMTAB_CHECK(queue != nullptr);
   auto decode = policy::make_decode_policy(policy::decode_config(config.decode));
   if (!decode) return tl::unexpected(std::move(decode).error());
+  return make(config, profile, std::move(queue), std::move(*decode));
+}
+
+base::Result<std::unique_ptr<Cluster>> Cluster::make(const model::ClusterConfig& config,
+                                                     const model::Profile& profile,
+                                                     std::unique_ptr<TierQueue> queue,
+                                                     std::unique_ptr<policy::DecodePolicy> decode) {
+  TRIMTAB_CHECK(queue != nullptr && decode != nullptr);
   policy::VisionConfig vision_config;
   vision_config.seed = config.seed;
   auto vision = policy::make_vision_policy(vision_config);
   if (!vision) return tl::unexpected(std::move(vision).error());
   auto machine = std::make_unique<Machine>(
-      config, profile, Machine::Parts{std::move(queue), std::move(*decode), std::move(*vision)});
+      config, profile, Machine::Parts{std::move(queue), std::move(decode), std::move(*vision)});
   return std::unique_ptr<Cluster>(new Cluster(std::move(machine)));
 }
 

@@ -10,6 +10,7 @@
 #include "cluster/tier_queue.h"
 #include "model/cluster_config.h"
 #include "model/profile.h"
+#include "policy/decode/policy.h"
 
 namespace trimtab::cluster {
 
@@ -29,6 +30,11 @@ class Cluster {
   static base::Result<std::unique_ptr<Cluster>> make(const model::ClusterConfig& config,
                                                      const model::Profile& profile,
                                                      std::unique_ptr<TierQueue> queue);
+  /// With a decode policy of the host's own instead of the configured one (a simulator of several placers).
+  static base::Result<std::unique_ptr<Cluster>> make(const model::ClusterConfig& config,
+                                                     const model::Profile& profile,
+                                                     std::unique_ptr<TierQueue> queue,
+                                                     std::unique_ptr<policy::DecodePolicy> decode);
   ~Cluster();
   Cluster(const Cluster&) = delete;
   Cluster& operator=(const Cluster&) = delete;

@@ -208,7 +208,8 @@ struct TokenReport {
   }
 };
 
-/// wire::DecodeStep: the new tokens of each running request, and the rank's load.
+/// wire::DecodeStep: the new tokens of each running request, and the rank's load as it was `load_age` ago.
+/// `running` -1: tokens only, the load comes apart (or got lost).
 struct DecodeStepped {
   RankId from;
   std::uint64_t step = 0;
@@ -217,9 +218,10 @@ struct DecodeStepped {
   std::int64_t running = 0;
   TokenCount kv;
   std::int64_t blocks_free = 0;
+  Nanos load_age;
   template <class A>
   void visit(A& a) {
-    a(from, step, actual, tokens, running, kv, blocks_free);
+    a(from, step, actual, tokens, running, kv, blocks_free, load_age);
   }
 };
 

@@ -181,12 +181,14 @@ void Machine::on(const DecodeStepped& event) {
       finish(life, model::FinishReason::kLength);  // the rank goes on beyond its limit: it is aborted there
     }
   }
-  policy::DecodeReport report;
-  report.rank = event.from;
-  report.running = event.running;
-  report.kv = event.kv;
-  report.as_of = now_;
-  decode_->report(report);
+  if (event.running >= 0) {
+    policy::DecodeReport report;
+    report.rank = event.from;
+    report.running = event.running;
+    report.kv = event.kv;
+    report.as_of = now_ - event.load_age;
+    decode_->report(report);
+  }
   reopen(event.from);
   retry_held();
   serve();

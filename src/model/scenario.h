@@ -6,6 +6,8 @@
 
 #include "base/units.h"
 #include "model/cluster_config.h"
+#include "model/cluster_parts.h"
+#include "model/fault_plan.h"
 #include "model/profile.h"
 
 namespace trimtab::model {
@@ -46,6 +48,11 @@ struct Scenario {
   DecodeModel decode;
   PoolModel pool;
   NetworkModel network;
+  StorageModel storage;
+  EncoderModel encoder;
+  ReportModel reports;
+  EntrypointModel entrypoints;
+  FaultPlan faults;
   SimulationSpeed speed = SimulationSpeed::kFast;
   base::Nanos report_interval{1'000'000'000};  // fast: how often decode ranks report the growth of what runs
   std::uint64_t seed = 1;
