@@ -30,6 +30,8 @@ class DecodeGroup {
   /// The KV is in place; the request joins the batch at the next step's start.
   void start(std::uint32_t slot);
   void remove(std::uint32_t slot);
+  /// The group died: what it drew until now has streamed, the rest is gone.
+  void lose();
   /// The event that `wake` asked for has come.
   void woken(std::uint64_t version);
   /// Fast: tells the machine how far all that runs has come.

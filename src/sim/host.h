@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "cluster/events.h"
 #include "model/scenario.h"
@@ -28,6 +29,9 @@ struct SimRequest {
   Nanos submitted, first_token, last_token;
   std::int64_t first_hit = 0;
   bool started = false;
+  bool matched = false;          // first_hit is known
+  std::uint32_t entrypoint = 0;  // which gateway process holds its stream
+  std::uint32_t tries = 0;       // by its client, before this one
 
   // On the prefill side.
   RankId prefill;
@@ -36,6 +40,10 @@ struct SimRequest {
   Nanos read_until;  // hit blocks are all there
   bool computed = false, target = false, hand_over = true;
   std::int64_t last_chunk = 0;
+  std::uint64_t storage_epoch = 0;       // of the pool at the match
+  std::vector<model::ImageSpan> images;  // ascending
+  std::vector<bool> embedded;            // of each: the rank has its embeddings
+  TokenCount ready{INT64_MAX};           // tokens from here on wait for embeddings
 
   // On the decode side.
   RankId decode;

@@ -29,6 +29,8 @@ void PrefillGroup::add(std::uint32_t rank, std::uint32_t slot) {
   work.prompt = TokenCount{request.tokens};
   work.computed = TokenCount{request.hit};
   work.batch_cap = request.batch_cap;
+  work.images = request.images;
+  work.ready = request.ready;
   ranks_[rank].scheduler.add(std::move(work));
   if (!stepping_) begin();
 }
@@ -61,6 +63,8 @@ void PrefillGroup::begin() {
     attention_sum += static_cast<double>(own_attention.value);
     rest_sum += static_cast<double>(own_rest.value);
   }
+  // All that is here may wait for embeddings: the next thing that can be computed begins the step.
+  if (std::ranges::all_of(ranks_, [](const Rank& rank) { return rank.plan.chunks.empty(); })) return;
   const auto ranks = static_cast<double>(ranks_.size());
   StepTimes times;
   times.ideal = static_cast<double>(cost_.step_fixed().value) + (attention_sum + rest_sum) / ranks;

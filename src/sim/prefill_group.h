@@ -23,6 +23,10 @@ class PrefillGroup {
   /// The request's hit blocks are there: it can be computed from now on.
   void add(std::uint32_t rank, std::uint32_t slot);
   void remove(std::uint32_t rank, RequestId id);
+  /// Embeddings came: tokens before `ready` can be computed.
+  void set_ready(std::uint32_t rank, RequestId id, TokenCount ready);
+  /// The engine died. The host removes what it was given.
+  void lose();
   /// The end of the step under way, when `version` is its.
   void step_ended(std::uint64_t version);
   /// A computed request whose target is known now, or which wants none.

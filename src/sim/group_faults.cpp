@@ -1,0 +1,35 @@
+// What the death of an engine does to its simulated group. Only a whole group can die: its ranks step
+// together.
+#include "sim/decode_group.h"
+#include "sim/prefill_group.h"
+
+namespace trimtab::sim {
+
+void PrefillGroup::set_ready(std::uint32_t rank, RequestId id, TokenCount ready) {
+  if (ranks_[rank].scheduler.set_ready(id, ready) && !stepping_) begin();
+}
+
+void PrefillGroup::lose() {
+  for (Rank& rank : ranks_) rank.plan = {};
+  stepping_ = false;
+  ++version_;
+}
+
+void DecodeGroup::lose() {
+  // The closed form is behind what its clients have seen; step by step there is nothing to catch up with.
+  if (scenario_.speed == SimulationSpeed::kFast) report_all();
+  for (Rank& rank : ranks_) {
+    for (const Seat& seat : rank.seats) {
+      SimRequest& request = host_.request(seat.slot);
+      request.running = false;
+      ++request.decode_pass;
+    }
+    rank = {};
+  }
+  finishes_.clear();
+  running_ = 0;
+  stepping_ = false;
+  ++version_;
+}
+
+}  // namespace trimtab::sim
