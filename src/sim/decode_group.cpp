@@ -90,6 +90,11 @@ void DecodeGroup::go(std::uint64_t steps) {
   busy_ += span;
   const double half = static_cast<double>(steps) / 2;
   times_.add(first, half).add(last, half);
+  if (Recorder* recorder = host_.recorder()) {
+    StepTimes all;
+    all.add(first, half).add(last, half);
+    recorder->decode_steps(engine_.value, step_ + 1, steps, at_ - span, span, all, running_);
+  }
   step_ += steps;
   for (Rank& rank : ranks_) {
     rank.kv += static_cast<double>(rank.seats.size()) * scenario_.decode.tokens_per_step *
@@ -216,6 +221,9 @@ void DecodeGroup::wake() {
     const Nanos span = times.whole();
     busy_ += span;
     times_.add(times);
+    if (Recorder* recorder = host_.recorder()) {
+      recorder->decode_steps(engine_.value, step_ + 1, 1, host_.queue().now(), span, times, running_);
+    }
     host_.queue().after(span, EventKind::kDecode, engine_.value, ++version_);
     return;
   }

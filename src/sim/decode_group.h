@@ -42,6 +42,11 @@ class DecodeGroup {
   const StepTimes& times() const { return times_; }
   std::uint64_t preemptions() const { return preemptions_; }
   std::int64_t running() const { return running_; }
+  /// Of one rank; the KV as of the last event that came here.
+  std::int64_t running(std::uint32_t rank) const {
+    return static_cast<std::int64_t>(ranks_[rank].seats.size());
+  }
+  double kv(std::uint32_t rank) const { return ranks_[rank].kv; }
 
  private:
   struct Seat {

@@ -76,7 +76,20 @@ void PrefillGroup::begin() {
   stepping_ = true;
   ++step_;
   busy_ += actual_;
+  record(times);
   host_.queue().after(actual_, EventKind::kPrefillStep, engine_.value, ++version_);
+}
+
+void PrefillGroup::record(const StepTimes& times) const {
+  Recorder* recorder = host_.recorder();
+  if (recorder == nullptr) return;
+  std::vector<Nanos> worked;
+  std::int64_t requests = 0;
+  for (const Rank& rank : ranks_) {
+    worked.push_back(rank.plan.chunks.empty() ? Nanos{} : rank.own);
+    requests += static_cast<std::int64_t>(rank.plan.chunks.size());
+  }
+  recorder->prefill_step(engine_.value, step_, host_.queue().now(), actual_, times, worked, requests);
 }
 
 void PrefillGroup::step_ended(std::uint64_t version) {

@@ -46,6 +46,7 @@ class PrefillGroup {
   };
   void begin();
   void report(std::uint32_t rank);
+  void record(const StepTimes& times) const;
 
   EngineId engine_;
   const model::Scenario& scenario_;

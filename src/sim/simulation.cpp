@@ -75,6 +75,7 @@ Result Simulation::run(const std::function<void(const Progress&)>& progress) {
     ++result_.events;
     result_.event_hash = base::mix(result_.event_hash, static_cast<std::uint64_t>(event.at.value));
     result_.event_hash = base::mix(result_.event_hash, event.b * 8 + static_cast<std::uint64_t>(event.kind));
+    if (recorder_ != nullptr && recorder_->due(event.at)) record_sample(event.at);
     dispatch(event);
     if (progress && result_.events % 65'536 == 0) {
       progress({result_.submitted, result_.finished + result_.failed, queue_.now()});

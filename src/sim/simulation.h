@@ -40,6 +40,9 @@ class Simulation final : public Host {
   EventQueue& queue() override { return queue_; }
   SimRequest& request(std::uint32_t slot) override { return requests_[slot]; }
   void tell(cluster::Event event) override;
+  /// Before run: what it looks like over time goes there. It changes nothing of the run.
+  void record(Recorder& recorder);
+  Recorder* recorder() override { return recorder_; }
 
  private:
   Simulation(const model::Scenario& scenario, Workload workload, std::unique_ptr<cluster::Cluster> cluster);
@@ -65,6 +68,7 @@ class Simulation final : public Host {
   SimRequest* find(RequestId id);
   std::int64_t match(std::uint32_t slot);
   Result collect();
+  void record_sample(Nanos until);
 
   model::Scenario scenario_;
   Workload workload_;
@@ -90,6 +94,7 @@ class Simulation final : public Host {
   Nanos first_arrival_, last_end_;
   policy::CostModel cost_;
   Result result_;
+  Recorder* recorder_ = nullptr;
 };
 
 }  // namespace trimtab::sim

@@ -34,6 +34,8 @@ void Simulation::on(const cluster::Match& action) {
     hit = std::max(hit, (tokens - 1) / model::kBlockTokens * model::kBlockTokens);
   }
   if (!request->started) request->first_hit = hit;
+  if (recorder_ != nullptr)
+    recorder_->queued(slot_of(action.id), action.id.value, request->prompt, queue_.now());
   told_.push_back(cluster::Matched{action.id, TokenCount{tokens}, TokenCount{hit}});
 }
 
@@ -47,6 +49,10 @@ void Simulation::on(const cluster::StartPrefill& action) {
   request->hand_over = action.hand_over;
   request->started = true;
   request->computed = request->target = false;
+  if (recorder_ != nullptr) {
+    recorder_->leased(slot_of(action.id), action.rank.engine.value, action.rank.rank, request->tokens,
+                      request->hit, queue_.now());
+  }
   ++request->prefill_pass;
   Nanos& free = read_free_[action.rank.engine.value];
   const double bytes = static_cast<double>(request->hit) * kv_bytes_per_token(scenario_);
@@ -98,6 +104,8 @@ void Simulation::handed_over(std::uint32_t slot) {
 
 void Simulation::on(const cluster::StartDecode& action) {
   if (find(action.id) == nullptr) return;
+  if (recorder_ != nullptr)
+    recorder_->decoding(slot_of(action.id), action.rank.engine.value, action.rank.rank, queue_.now());
   decode_[action.rank.engine.value].start(slot_of(action.id));
   if (scenario_.speed == SimulationSpeed::kFast && !reporting_) {
     reporting_ = true;
@@ -121,7 +129,10 @@ void Simulation::on(const cluster::Abort& action) {
 void Simulation::on(const cluster::Deliver& action) {
   SimRequest* request = find(action.id);
   if (request == nullptr) return;
-  if (request->first_token.value == 0) request->first_token = queue_.now();
+  if (request->first_token.value == 0) {
+    request->first_token = queue_.now();
+    if (recorder_ != nullptr) recorder_->first_token(slot_of(action.id), queue_.now());
+  }
   request->last_token = queue_.now();
   result_.output_tokens += action.count;
 }
@@ -142,6 +153,7 @@ void Simulation::on(const cluster::Finish& action) {
   const std::uint32_t slot = slot_of(action.id);
   const SimRequest& request = requests_[slot];
   ++result_.finished;
+  if (recorder_ != nullptr) recorder_->ended(slot, action.output.value, queue_.now());
   result_.hit_tokens += request.first_hit;
   const std::vector<std::int64_t>& bounds = scenario_.report_bounds_tokens;
   const auto tier =
@@ -165,6 +177,7 @@ void Simulation::on(const cluster::Finish& action) {
 
 void Simulation::on(const cluster::Fail& action) {
   ++result_.failed;
+  if (recorder_ != nullptr) recorder_->ended(slot_of(action.id), 0, queue_.now());
   if (result_.failures.size() < 5) result_.failures.push_back(action.message);
   end(slot_of(action.id));
 }
