@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "config/cluster_config.h"
+#include "config/fault_plan.h"
 #include "config/profile.h"
 
 namespace trimtab::config {
@@ -59,6 +60,8 @@ base::Result<model::Scenario> parse_scenario(std::string_view text, const std::s
   read_cluster(*root, scenario.cluster);
   scenario.seed = scenario.cluster.seed;
   read_simulation(root->table("simulation"), scenario);
+  read_cluster_parts(root->table("simulation"), scenario);
+  read_faults(*root, scenario.faults);
   const bool own_scope = root->table("prefill").has("quota_scope");
   TRIMTAB_TRY(root->finish());
   auto profile = load_profile(scenario.cluster.model.profile, profiles_dir);
