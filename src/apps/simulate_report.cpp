@@ -35,7 +35,10 @@ json times_json(const sim::StepTimes& times) {
           {"attention_wait", times.attention_wait / whole},
           {"batch_wait", times.batch_wait / whole},
           {"padding", times.padding / whole},
-          {"expert_imbalance", times.expert_imbalance / whole}};
+          {"expert_imbalance", times.expert_imbalance / whole},
+          {"expert_drift", times.expert_drift / whole},
+          {"expert_moves", times.expert_moves / whole},
+          {"expert_copies", times.expert_copies / whole}};
 }
 
 json run_json(const Run& run) {
@@ -134,15 +137,19 @@ void print_losses(const std::vector<Run>& runs, const report::Style& style) {
                        {"attention wait"},
                        {"batch wait"},
                        {"padding"},
-                       {"experts"}});
+                       {"experts"},
+                       {"their drift"},
+                       {"moves"},
+                       {"copies"}});
   for (const Run& run : runs) {
     for (const auto& [name, times] : {std::pair{"prefill, ", &run.result.prefill_times},
                                       std::pair{"decode, ", &run.result.decode_times}}) {
       const double whole = std::max(times->sum(), 1e-9) / 100;
       std::vector<std::string> cells{name + (name[0] == 'p' ? run.prefill : run.decode_policy),
                                      fmt::format("{:g}", run.rate)};
-      for (const double part : {times->ideal, times->attention_wait, times->batch_wait, times->padding,
-                                times->expert_imbalance}) {
+      for (const double part :
+           {times->ideal, times->attention_wait, times->batch_wait, times->padding, times->expert_imbalance,
+            times->expert_drift, times->expert_moves, times->expert_copies}) {
         cells.push_back(fmt::format("{:.1f}", part / whole));
       }
       table.add_row(std::move(cells));

@@ -5,6 +5,7 @@
 #include "config/cluster_config.h"
 #include "config/fault_plan.h"
 #include "config/profile.h"
+#include "config/scenario_experts.h"
 
 namespace trimtab::config {
 namespace {
@@ -46,6 +47,8 @@ void read_simulation(StrictTable table, model::Scenario& out) {
   table.read("prefill_expert_balance", out.prefill.expert_balance, 1.0, 1e6);
   table.read("decode_expert_balance", out.decode.expert_balance, 1.0, 1e6);
   table.read("tokens_per_step", out.decode.tokens_per_step, 1.0, 64.0);
+  read_experts(table.table("experts"), out.experts);
+  read_verify(table.table("verify"), out.verify);
 }
 
 }  // namespace

@@ -7,8 +7,10 @@
 #include "base/units.h"
 #include "model/cluster_config.h"
 #include "model/cluster_parts.h"
+#include "model/expert_model.h"
 #include "model/fault_plan.h"
 #include "model/profile.h"
+#include "model/verify_model.h"
 
 namespace trimtab::model {
 
@@ -18,8 +20,9 @@ enum class SimulationSpeed : std::uint8_t {
 };
 
 struct DecodeModel {
-  double expert_balance = 1.0;   // busiest rank / mean of the MoE layers
-  double tokens_per_step = 1.0;  // drawn per request and step: 1 + accepted drafts
+  double expert_balance = 1.0;  // busiest rank / mean of the MoE layers, unless experts are modelled
+  double tokens_per_step =
+      1.0;  // drawn per request and step: 1 + accepted drafts, unless drafts are modelled
 };
 
 struct PrefillModel {
@@ -46,6 +49,8 @@ struct Scenario {
   model::Profile profile;
   PrefillModel prefill;
   DecodeModel decode;
+  ExpertModel experts;
+  VerifyModel verify;
   PoolModel pool;
   NetworkModel network;
   StorageModel storage;

@@ -14,7 +14,13 @@ DecodeGroup::DecodeGroup(EngineId engine, const model::Scenario& scenario, Host&
       host_(host),
       prng_(scenario.seed, 0x0dec0de0ULL + engine.value),
       capacity_(scenario.cluster.decode.kv_blocks * model::kBlockTokens),
-      ranks_(scenario.cluster.decode.ranks) {}
+      ranks_(scenario.cluster.decode.ranks) {
+  load_.balance = scenario.decode.expert_balance;
+  if (scenario.experts.policy != model::ExpertPolicy::kConstant) {
+    experts_.emplace(scenario, scenario.experts.decode, scenario.cluster.decode.ranks,
+                     0xdec0deULL << 32U | engine.value);
+  }
+}
 
 void DecodeGroup::join() {
   for (std::uint32_t r = 0; r < ranks_.size(); ++r) {
@@ -51,8 +57,16 @@ StepTimes DecodeGroup::step_times(std::uint64_t ahead) const {
                     cost.moe_ns_per_request * (padded - mean);
     moe = padded;
   }
-  times.expert_imbalance = cost.moe_ns_per_request * moe * (scenario_.decode.expert_balance - 1.0);
+  times.expert_imbalance = cost.moe_ns_per_request * moe * (load_.balance - load_.avoidable - 1.0);
+  times.expert_drift = cost.moe_ns_per_request * moe * load_.avoidable;
+  times.expert_moves = load_.stall_ns;
+  if (experts_) times.expert_copies = experts_->copies_ns();
   return times;
+}
+
+/// Fast: what the experts' ranks are expected to do in the steps to come.
+void DecodeGroup::look_at_experts() {
+  if (experts_ && running_ > 0) load_ = experts_->expected(static_cast<double>(running_));
 }
 
 /// Of `steps` steps from `first` to `last`.
@@ -96,6 +110,8 @@ void DecodeGroup::go(std::uint64_t steps) {
     recorder->decode_steps(engine_.value, step_ + 1, steps, at_ - span, span, all, running_);
   }
   step_ += steps;
+  if (experts_) experts_->advance(steps, static_cast<double>(running_));
+  look_at_experts();
   for (Rank& rank : ranks_) {
     rank.kv += static_cast<double>(rank.seats.size()) * scenario_.decode.tokens_per_step *
                static_cast<double>(steps);
@@ -217,6 +233,7 @@ void DecodeGroup::wake() {
   if (scenario_.speed == SimulationSpeed::kExact) {
     if (stepping_ || running_ == 0) return;
     stepping_ = true;
+    if (experts_) load_ = experts_->step(static_cast<double>(running_));
     const StepTimes times = step_times(0);
     const Nanos span = times.whole();
     busy_ += span;
@@ -236,9 +253,11 @@ void DecodeGroup::wake() {
     finishes_.pop_back();
   }
   if (finishes_.empty()) return;
+  look_at_experts();
   const std::uint64_t first = finishes_.front().step;
   std::uint64_t ahead = first > step_ ? first - step_ : 0;
   ahead = std::min(ahead, steps_to_overflow());
+  if (experts_) ahead = std::min(ahead, experts_->steps_to_change());
   host_.queue().at(at_ + span_of(ahead), EventKind::kDecode, engine_.value, version_);
 }
 

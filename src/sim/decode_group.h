@@ -6,6 +6,7 @@
 
 #include "base/prng.h"
 #include "model/scenario.h"
+#include "sim/expert_group.h"
 #include "sim/host.h"
 #include "sim/step_times.h"
 
@@ -77,6 +78,7 @@ class DecodeGroup {
   Nanos step_time(std::uint64_t ahead) const { return step_times(ahead).whole(); }
   static Nanos span_of(const StepTimes& first, const StepTimes& last, std::uint64_t steps);
   Nanos span_of(std::uint64_t steps) const;
+  void look_at_experts();
   std::uint64_t steps_within(Nanos span) const;
   void go(std::uint64_t steps);
   void catch_up();
@@ -104,6 +106,8 @@ class DecodeGroup {
   Nanos busy_;
   StepTimes times_;
   std::uint64_t preemptions_ = 0;
+  std::optional<ExpertGroup> experts_;
+  ExpertLoad load_;  // of the step under way (fast: of the steps until something changes)
 };
 
 }  // namespace trimtab::sim

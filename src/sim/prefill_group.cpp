@@ -14,6 +14,18 @@ PrefillGroup::PrefillGroup(EngineId engine, const model::Scenario& scenario, Hos
   for (std::uint32_t r = 0; r < scenario.cluster.prefill.ranks; ++r) {
     ranks_.push_back({policy::RankScheduler(config, cost_), {}, {}, {}});
   }
+  if (scenario.experts.policy != model::ExpertPolicy::kConstant) {
+    experts_.emplace(scenario, scenario.experts.prefill, scenario.cluster.prefill.ranks,
+                     0x9ef111ULL << 32U | engine.value);
+  }
+}
+
+ExpertLoad PrefillGroup::expert_load(double tokens) {
+  if (!experts_) return {scenario_.prefill.expert_balance, 0, 0};
+  if (scenario_.speed == SimulationSpeed::kExact) return experts_->step(tokens);
+  const ExpertLoad load = experts_->expected(tokens);
+  experts_->advance(1, tokens);
+  return load;
 }
 
 void PrefillGroup::join() {
@@ -47,7 +59,7 @@ void PrefillGroup::begin() {
     budget_ = std::min(budget_, rank.vote.vote);
   }
   Nanos attention, rest;
-  double attention_sum = 0, rest_sum = 0;
+  double attention_sum = 0, rest_sum = 0, tokens = 0;
   for (Rank& rank : ranks_) {
     rank.plan = rank.scheduler.plan(budget_);
     Nanos own_attention, own_rest;
@@ -55,6 +67,7 @@ void PrefillGroup::begin() {
       const TokenCount prompt{host_.request(Host::slot_of(chunk.id)).tokens};
       const Nanos part = cost_.attention(chunk.tokens, chunk.computed, prompt);
       own_attention += part;
+      tokens += static_cast<double>(chunk.tokens.value);
       own_rest += cost_.whole(chunk.tokens, chunk.computed, prompt) - part;
     }
     rank.own = cost_.step_fixed() + own_attention + own_rest;
@@ -70,7 +83,11 @@ void PrefillGroup::begin() {
   times.ideal = static_cast<double>(cost_.step_fixed().value) + (attention_sum + rest_sum) / ranks;
   times.attention_wait = static_cast<double>(attention.value) - attention_sum / ranks;
   times.batch_wait = static_cast<double>(rest.value) - rest_sum / ranks;
-  times.expert_imbalance = static_cast<double>(rest.value) * (scenario_.prefill.expert_balance - 1.0);
+  // Redundant copies are read under the arithmetic of so many tokens: no time of their own.
+  const ExpertLoad load = expert_load(tokens);
+  times.expert_imbalance = static_cast<double>(rest.value) * (load.balance - load.avoidable - 1.0);
+  times.expert_drift = static_cast<double>(rest.value) * load.avoidable;
+  times.expert_moves = load.stall_ns;
   times_.add(times);
   actual_ = std::max(times.whole(), Nanos{1});
   stepping_ = true;

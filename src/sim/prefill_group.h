@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "model/scenario.h"
 #include "policy/cost/cost_model.h"
 #include "policy/prefill/rank_scheduler.h"
+#include "sim/expert_group.h"
 #include "sim/host.h"
 #include "sim/step_times.h"
 
@@ -45,6 +47,7 @@ class PrefillGroup {
     Nanos own;  // of the step under way, without waiting for peers
   };
   void begin();
+  ExpertLoad expert_load(double tokens);
   void report(std::uint32_t rank);
   void record(const StepTimes& times) const;
 
@@ -58,6 +61,7 @@ class PrefillGroup {
   Nanos budget_, actual_, busy_;
   StepTimes times_;
   std::int64_t tokens_computed_ = 0;
+  std::optional<ExpertGroup> experts_;
 };
 
 }  // namespace trimtab::sim

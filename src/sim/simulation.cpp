@@ -37,9 +37,10 @@ base::Status check(const model::Scenario& scenario) {
 
 }  // namespace
 
-base::Result<std::unique_ptr<Simulation>> Simulation::make(const model::Scenario& scenario,
-                                                           Workload workload) {
-  TRIMTAB_TRY(check(scenario));
+base::Result<std::unique_ptr<Simulation>> Simulation::make(const model::Scenario& asked, Workload workload) {
+  TRIMTAB_TRY(check(asked));
+  model::Scenario scenario = asked;
+  TRIMTAB_TRY(prepare_experts(scenario));
   auto queue = queue::make_queue(scenario.cluster.prefill, scenario.seed);
   if (!queue) return tl::unexpected<base::Error>(queue.error());
   auto cluster = cluster::Cluster::make(scenario.cluster, scenario.profile, std::move(*queue));

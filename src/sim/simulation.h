@@ -31,7 +31,7 @@ struct Progress {
 class Simulation final : public Host {
  public:
   /// Errors: what the cluster machine refuses of the configuration; model numbers that are not positive.
-  static base::Result<std::unique_ptr<Simulation>> make(const model::Scenario& scenario, Workload workload);
+  static base::Result<std::unique_ptr<Simulation>> make(const model::Scenario& asked, Workload workload);
 
   /// Runs until every request has ended, or nothing can happen any more. `progress`: called every 65,536
   /// events.

@@ -14,9 +14,15 @@ struct StepTimes {
   double attention_wait = 0;    // for the rank with the most KV (decode) or attention (prefill)
   double batch_wait = 0;        // for the rank with the most requests (decode) or other work (prefill)
   double padding = 0;           // batches padded to a captured graph size
-  double expert_imbalance = 0;  // MoE layers wait for the busiest expert rank
+  double expert_imbalance = 0;  // MoE layers wait for the busiest expert rank: what no fresh plan would avoid
+  double expert_drift = 0;      // the same: what a plan made from the loads of the moment would avoid
+  double expert_moves = 0;      // steps stand still while copies of experts move
+  double expert_copies = 0;     // weights of redundant copies are read too
 
-  double sum() const { return ideal + attention_wait + batch_wait + padding + expert_imbalance; }
+  double sum() const {
+    return ideal + attention_wait + batch_wait + padding + expert_imbalance + expert_drift + expert_moves +
+           expert_copies;
+  }
   base::Nanos whole() const { return base::Nanos{static_cast<std::int64_t>(sum())}; }
   /// Ideal over actual: 1 when nothing is lost, and when there were no steps.
   double share() const { return sum() > 0 ? ideal / sum() : 1.0; }
@@ -27,6 +33,9 @@ struct StepTimes {
     batch_wait += other.batch_wait * times;
     padding += other.padding * times;
     expert_imbalance += other.expert_imbalance * times;
+    expert_drift += other.expert_drift * times;
+    expert_moves += other.expert_moves * times;
+    expert_copies += other.expert_copies * times;
     return *this;
   }
 };
