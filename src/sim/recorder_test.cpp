@@ -164,7 +164,9 @@ TEST_P(Recorded, ARunIsTheSameAndAddsUpToItsResult) {
     if (span.kind == Span::Kind::kDecode) ++decodes;
     if (span.kind == Span::Kind::kDecodeSteps) steps += span.steps;
   }
-  if (GetParam() == SimulationSpeed::kExact) EXPECT_GT(watched.preemptions, 0U);
+  if (GetParam() == SimulationSpeed::kExact) {
+    EXPECT_GT(watched.preemptions, 0U);
+  }
   EXPECT_GE(decodes, 190U + watched.preemptions) << "a preempted request decodes twice";
   EXPECT_EQ(steps, watched.decode_steps);
 }
