@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "apps/commands.h"
+#include "apps/simulate_faults.h"
 #include "apps/simulate_report.h"
 #include "config/scenario.h"
 #include "io/trace_reader.h"
@@ -16,7 +17,7 @@ namespace trimtab::apps {
 namespace {
 
 struct SimulateOptions {
-  std::string scenario_path, profiles_dir, trace_path, format = "auto";
+  std::string scenario_path, profiles_dir, trace_path, faults_path, format = "auto";
   io::CsvColumns columns;
   std::vector<double> rates{1.0};
   std::vector<std::string> decode_policies, orders, assignments;
@@ -118,6 +119,7 @@ base::Status simulate(const SimulateOptions& options) {
   auto scenario = options.scenario_path.empty() ? config::parse_scenario("", "defaults", profiles)
                                                 : config::load_scenario(options.scenario_path, profiles);
   if (!scenario) return tl::unexpected<base::Error>(scenario.error());
+  TRIMTAB_TRY(add_faults(*scenario, options.faults_path));
   if (options.exact) scenario->speed = model::SimulationSpeed::kExact;
   io::TraceOptions trace_options;
   const auto format = io::trace_format(options.format);
@@ -196,6 +198,7 @@ void add_simulate(CLI::App& app) {
                    "closed loop: conversations start evenly over this time")
       ->capture_default_str();
   command->add_option("--profiles-dir", options->profiles_dir, "directory of the model profiles");
+  add_fault_option(*command, options->faults_path);
   command->add_flag("--exact", options->exact,
                     "every decode step is an event; slower, for checking the fast form");
   command->add_flag("--json", options->as_json, "print JSON");

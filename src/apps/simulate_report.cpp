@@ -8,6 +8,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "apps/simulate_faults.h"
 #include "report/table.h"
 
 namespace trimtab::apps {
@@ -66,6 +67,7 @@ json run_json(const Run& run) {
           {"decode_steps", times_json(r.decode_times)},
           {"preemptions", r.preemptions},
           {"evicted_blocks", r.evicted_blocks},
+          {"outcomes", outcomes_json(r)},
           {"events", r.events},
           {"event_hash", fmt::format("{:016x}", r.event_hash)},
           {"cpu_s", run.cpu_s},
@@ -181,6 +183,7 @@ void print_runs(const std::vector<Run>& runs, const model::Trace& trace, const m
   if (runs.size() != 1) return;
   std::cout << "\n";
   print_tiers(runs[0], scenario.report_bounds_tokens, style);
+  std::cout << outcomes_text(runs[0].result);
 }
 
 std::string runs_json(const std::vector<Run>& runs, const model::Trace& trace,

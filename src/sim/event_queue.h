@@ -21,6 +21,11 @@ enum class EventKind : std::uint8_t {
   kDecode,        // a: group, b: version
   kReport,        // all decode groups
   kTimer,         // b: version of the cluster's timer
+  kFault,         // a: strike of the fault plan, b: FaultSchedule::Phase
+  kJoin,          // a: engine (Simulation::member), b: version: it has started up
+  kEncoded,       // a: encoder, b: version
+  kEmbedded,      // a: request slot, b: its prefill pass and the image: embeddings are at the rank
+  kLoadReport,    // a: a decode rank's word that was on its way
 };
 
 struct QueuedEvent {

@@ -38,7 +38,8 @@ struct SimRequest {
   RankId prefill;
   std::int64_t tokens = 0, hit = 0;  // of this pass
   Nanos batch_cap = base::kForever;
-  Nanos read_until;  // hit blocks are all there
+  Nanos read_until;        // hit blocks are all there
+  bool computing = false;  // the rank's scheduler has it (or had it)
   bool computed = false, target = false, hand_over = true;
   std::int64_t last_chunk = 0;
   std::uint64_t storage_epoch = 0;       // of the pool at the match
@@ -51,6 +52,9 @@ struct SimRequest {
   std::int64_t reserved_tokens = 0;
   bool reserved = false, running = false;
 };
+
+/// Tokens before the first image whose embeddings the rank lacks, of those that are not inside the hit.
+TokenCount ready_tokens(const SimRequest& request);
 
 /// Of all layers, as the pool stores it.
 inline double kv_bytes_per_token(const model::Scenario& scenario) {

@@ -1,10 +1,13 @@
 #include "sim/prefix_cache.h"
 
-#include <algorithm>
+#include <utility>
 
 namespace trimtab::sim {
 
-PrefixCache::PrefixCache(std::int64_t capacity_blocks) : capacity_(capacity_blocks), table_(1024) {}
+PrefixCache::PrefixCache(std::int64_t capacity_blocks, std::unique_ptr<Eviction> eviction)
+    : capacity_(capacity_blocks), eviction_(std::move(eviction)), table_(1024) {
+  if (capacity_ > 0 && !eviction_) eviction_ = std::move(*make_eviction("lru", capacity_));
+}
 
 std::size_t PrefixCache::home(std::uint64_t id) const {
   std::uint64_t mixed = id * 0x9e3779b97f4a7c15ULL;
@@ -13,19 +16,28 @@ std::size_t PrefixCache::home(std::uint64_t id) const {
 }
 
 std::uint32_t PrefixCache::find(std::uint64_t id) const {
-  for (std::size_t at = home(id); table_[at].used; at = (at + 1) & (table_.size() - 1)) {
+  for (std::size_t at = home(id); table_[at].slot != kNone; at = (at + 1) & (table_.size() - 1)) {
     if (table_[at].id == id) return static_cast<std::uint32_t>(at);
   }
   return kNone;
+}
+
+bool PrefixCache::use(std::uint64_t id) {
+  const std::uint32_t at = find(id);
+  if (at == kNone) return false;
+  if (capacity_ > 0) eviction_->used(table_[at].slot);
+  return true;
+}
+
+void PrefixCache::put(std::uint64_t id) {
+  if (!use(id)) insert(id);
 }
 
 std::int64_t PrefixCache::match(std::span<const model::BlockRun> runs) {
   std::int64_t blocks = 0;
   for (const model::BlockRun& run : runs) {
     for (std::uint32_t i = 0; i < run.count; ++i) {
-      const std::uint32_t at = find(run.first + i);
-      if (at == kNone) return blocks;
-      if (capacity_ > 0) touch(at);
+      if (!use(run.first + i)) return blocks;
       ++blocks;
     }
   }
@@ -36,66 +48,48 @@ void PrefixCache::store(std::span<const model::BlockRun> runs, std::int64_t bloc
   for (const model::BlockRun& run : runs) {
     for (std::uint32_t i = 0; i < run.count; ++i) {
       if (blocks-- <= 0) return;
-      const std::uint32_t at = find(run.first + i);
-      if (at == kNone) {
-        insert(run.first + i);
-      } else if (capacity_ > 0) {
-        touch(at);
-      }
+      put(run.first + i);
     }
   }
 }
 
 void PrefixCache::insert(std::uint64_t id) {
-  if (capacity_ > 0 && count_ >= capacity_) {
-    erase(oldest_);
-    ++evicted_;
+  std::uint32_t slot = 0;
+  if (capacity_ > 0) {
+    slot = static_cast<std::uint32_t>(ids_.size());
+    if (count_ >= capacity_) {
+      slot = eviction_->leave();
+      erase(find(ids_[slot]));
+      ++evicted_;
+    } else {
+      ids_.push_back(id);
+    }
+    ids_[slot] = id;
+    eviction_->stored(slot, id);
   }
   if (static_cast<std::size_t>(count_ + 1) * 2 > table_.size()) grow();
   std::size_t at = home(id);
-  while (table_[at].used) at = (at + 1) & (table_.size() - 1);
-  table_[at] = {id, kNone, kNone, true};
+  while (table_[at].slot != kNone) at = (at + 1) & (table_.size() - 1);
+  table_[at] = {id, slot};
   ++count_;
-  if (capacity_ > 0) touch(static_cast<std::uint32_t>(at));
 }
 
-void PrefixCache::unlink(std::uint32_t at) {
-  const Entry& entry = table_[at];
-  if (entry.newer != kNone) table_[entry.newer].older = entry.older;
-  if (entry.older != kNone) table_[entry.older].newer = entry.newer;
-  if (newest_ == at) newest_ = entry.older;
-  if (oldest_ == at) oldest_ = entry.newer;
-}
-
-void PrefixCache::touch(std::uint32_t at) {
-  if (newest_ == at) return;
-  unlink(at);
-  table_[at].newer = kNone;
-  table_[at].older = newest_;
-  if (newest_ != kNone) table_[newest_].newer = at;
-  newest_ = at;
-  if (oldest_ == kNone) oldest_ = at;
-}
-
-/// The entry moved in the table: its neighbours in the order of use follow.
-void PrefixCache::relink(std::uint32_t from, std::uint32_t to) {
-  const Entry& entry = table_[to];
-  if (entry.newer != kNone) table_[entry.newer].older = to;
-  if (entry.older != kNone) table_[entry.older].newer = to;
-  if (newest_ == from) newest_ = to;
-  if (oldest_ == from) oldest_ = to;
+void PrefixCache::clear() {
+  // In the order of leaving, so that the eviction order ends empty too.
+  for (std::int64_t left = count_; capacity_ > 0 && left > 0; --left) eviction_->leave();
+  table_.assign(1024, {});
+  ids_.clear();
+  count_ = 0;
 }
 
 /// Open addressing without tombstones: entries behind the gap move back where their search would break.
 void PrefixCache::erase(std::uint32_t gone) {
-  unlink(gone);
   --count_;
   const std::size_t mask = table_.size() - 1;
   std::size_t gap = gone;
-  for (std::size_t at = (gap + 1) & mask; table_[at].used; at = (at + 1) & mask) {
+  for (std::size_t at = (gap + 1) & mask; table_[at].slot != kNone; at = (at + 1) & mask) {
     if (((at - home(table_[at].id)) & mask) < ((at - gap) & mask)) continue;
     table_[gap] = table_[at];
-    relink(static_cast<std::uint32_t>(at), static_cast<std::uint32_t>(gap));
     gap = at;
   }
   table_[gap] = {};
@@ -104,23 +98,12 @@ void PrefixCache::erase(std::uint32_t gone) {
 void PrefixCache::grow() {
   std::vector<Entry> old(table_.size() * 2);
   std::swap(old, table_);
-  std::vector<std::uint32_t> place(old.size(), kNone);
-  for (std::size_t i = 0; i < old.size(); ++i) {
-    if (!old[i].used) continue;
-    std::size_t at = home(old[i].id);
-    while (table_[at].used) at = (at + 1) & (table_.size() - 1);
-    table_[at] = old[i];
-    place[i] = static_cast<std::uint32_t>(at);
+  for (const Entry& entry : old) {
+    if (entry.slot == kNone) continue;
+    std::size_t at = home(entry.id);
+    while (table_[at].slot != kNone) at = (at + 1) & (table_.size() - 1);
+    table_[at] = entry;
   }
-  if (capacity_ == 0) return;
-  const auto moved = [&place](std::uint32_t at) { return at == kNone ? kNone : place[at]; };
-  for (const std::uint32_t at : place) {
-    if (at == kNone) continue;
-    table_[at].newer = moved(table_[at].newer);
-    table_[at].older = moved(table_[at].older);
-  }
-  newest_ = moved(newest_);
-  oldest_ = moved(oldest_);
 }
 
 }  // namespace trimtab::sim

@@ -6,6 +6,7 @@
 
 #include "sim/distribution.h"
 #include "sim/event_queue.h"
+#include "sim/outcomes.h"
 #include "sim/step_times.h"
 
 namespace trimtab::sim {
@@ -42,6 +43,9 @@ struct Result {
   StepTimes prefill_times, decode_times;  // where the steps' time went, all engines
   std::uint64_t prefill_steps = 0, decode_steps = 0, preemptions = 0;
   std::int64_t evicted_blocks = 0;
+  FaultOutcome faults;
+  StorageOutcome storage;
+  VisionOutcome vision;
   std::uint64_t events = 0;      // of virtual time
   std::uint64_t event_hash = 0;  // equal for equal runs
   std::vector<RequestTimes> requests;

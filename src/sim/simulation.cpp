@@ -12,8 +12,6 @@
 namespace trimtab::sim {
 namespace {
 
-constexpr std::uint32_t kNextOfTrace = UINT32_MAX;  // an arrival that depends on nothing
-
 base::Status check(const model::Scenario& scenario) {
   const auto positive = [](double value, const char* name) -> base::Status {
     if (value > 0 && std::isfinite(value)) return {};
@@ -32,6 +30,31 @@ base::Status check(const model::Scenario& scenario) {
                       "a decode step would take no time: give the profile's decode_step.fixed_ns",
                       "scenario");
   }
+  TRIMTAB_TRY(positive(scenario.encoder.patches_per_s, "simulation.encoder.patches_per_s"));
+  TRIMTAB_TRY(positive(scenario.storage.read_bytes_per_s, "simulation.storage.read_bytes_per_s"));
+  TRIMTAB_TRY(positive(scenario.entrypoints.count, "simulation.entrypoints.count"));
+  if (!(scenario.reports.loss >= 0 && scenario.reports.loss <= 1) || scenario.reports.delay.value < 0) {
+    return base::fail(base::Code::kInvalidArgument,
+                      fmt::format("reports: a loss of {} and a delay of {} ns: a share and a span are meant",
+                                  scenario.reports.loss, scenario.reports.delay.value),
+                      "scenario");
+  }
+  return {};
+}
+
+/// Readers refuse such lines with their numbers; a trace made by a program comes here first.
+base::Status check(const model::Trace& trace) {
+  for (std::size_t i = 0; i < trace.requests.size(); ++i) {
+    const model::TraceRequest& request = trace.requests[i];
+    const auto bad = [&](const char* what, std::int64_t value) {
+      return base::fail(base::Code::kInvalidArgument,
+                        fmt::format("request {} of the trace has {} {}", i, what, value), trace.name);
+    };
+    if (request.prompt_tokens < 1) return bad("prompt_tokens", request.prompt_tokens);
+    if (request.output_tokens < 0) return bad("output_tokens", request.output_tokens);
+    if (request.arrival.value < 0) return bad("an arrival at", request.arrival.value);
+    if (request.think.value < 0) return bad("a think time of", request.think.value);
+  }
   return {};
 }
 
@@ -39,25 +62,46 @@ base::Status check(const model::Scenario& scenario) {
 
 base::Result<std::unique_ptr<Simulation>> Simulation::make(const model::Scenario& asked, Workload workload) {
   TRIMTAB_TRY(check(asked));
+  TRIMTAB_TRY(check(workload.trace()));
+  TRIMTAB_TRY(FaultSchedule::check(asked));
   model::Scenario scenario = asked;
   TRIMTAB_TRY(prepare_experts(scenario));
   auto queue = queue::make_queue(scenario.cluster.prefill, scenario.seed);
   if (!queue) return tl::unexpected<base::Error>(queue.error());
-  auto cluster = cluster::Cluster::make(scenario.cluster, scenario.profile, std::move(*queue));
+  auto pool = Pool::make(scenario, workload.trace().block_tokens);
+  if (!pool) return tl::unexpected<base::Error>(pool.error());
+  auto gate = std::make_unique<QueueGate>(std::move(*queue));
+  Parts parts{nullptr, gate.get(), nullptr, std::move(*pool)};
+  base::Result<std::unique_ptr<cluster::Cluster>> cluster;
+  if (const std::uint32_t count = scenario.entrypoints.count; count > 1) {
+    // The entrypoint that holds a request is part of its id.
+    auto placers = Placers::make(
+        policy::decode_config(scenario.cluster.decode), count,
+        [count](RequestId id) { return static_cast<std::uint32_t>((id.value >> kSlotBits) % count); });
+    if (!placers) return tl::unexpected<base::Error>(placers.error());
+    parts.placers = placers->get();
+    cluster =
+        cluster::Cluster::make(scenario.cluster, scenario.profile, std::move(gate), std::move(*placers));
+  } else {
+    cluster = cluster::Cluster::make(scenario.cluster, scenario.profile, std::move(gate));
+  }
   if (!cluster) return tl::unexpected<base::Error>(cluster.error());
-  return std::unique_ptr<Simulation>(new Simulation(scenario, std::move(workload), std::move(*cluster)));
+  parts.cluster = std::move(*cluster);
+  return std::unique_ptr<Simulation>(new Simulation(scenario, std::move(workload), std::move(parts)));
 }
 
-Simulation::Simulation(const model::Scenario& scenario, Workload workload,
-                       std::unique_ptr<cluster::Cluster> cluster)
+Simulation::Simulation(const model::Scenario& scenario, Workload workload, Parts parts)
     : scenario_(scenario),
       workload_(std::move(workload)),
-      cluster_(std::move(cluster)),
+      cluster_(std::move(parts.cluster)),
       agents_(scenario.cluster, scenario.profile),
-      cache_(workload_.trace().block_tokens == 0
-                 ? 0
-                 : scenario.pool.capacity_blocks * model::kBlockTokens / workload_.trace().block_tokens),
-      read_free_(scenario.cluster.prefill.engines),
+      gate_(parts.gate),
+      placers_(parts.placers),
+      pool_(std::move(parts.pool)),
+      encoders_(scenario_, *this),
+      schedule_(scenario),
+      entrypoints_down_(scenario.entrypoints.count),
+      report_losses_(scenario.seed, 0x2e902757ULL),
       cost_(scenario.profile.cost, scenario.cluster.prefill.quota_scope) {
   cluster_->keep_records(false);
   for (std::uint32_t e = 0; e < scenario.cluster.prefill.engines; ++e)
@@ -68,15 +112,15 @@ Simulation::Simulation(const model::Scenario& scenario, Workload workload,
 }
 
 Result Simulation::run(const std::function<void(const Progress&)>& progress) {
-  for (PrefillGroup& group : prefill_) group.join();
-  for (DecodeGroup& group : decode_) group.join();
+  start();
   schedule_next();
   while (!queue_.empty()) {
     const QueuedEvent event = queue_.pop();
     ++result_.events;
     result_.event_hash = base::mix(result_.event_hash, static_cast<std::uint64_t>(event.at.value));
-    result_.event_hash = base::mix(result_.event_hash, event.b * 8 + static_cast<std::uint64_t>(event.kind));
+    result_.event_hash = base::mix(result_.event_hash, event.b * 16 + static_cast<std::uint64_t>(event.kind));
     if (recorder_ != nullptr && recorder_->due(event.at)) record_sample(event.at);
+    if (!serves(event)) break;
     dispatch(event);
     if (progress && result_.events % 65'536 == 0) {
       progress({result_.submitted, result_.finished + result_.failed, queue_.now()});
@@ -87,31 +131,23 @@ Result Simulation::run(const std::function<void(const Progress&)>& progress) {
   return collect();
 }
 
-void Simulation::schedule_next() {
-  const auto item = workload_.next();
-  if (!item) {
-    drawn_ = INT64_MAX;
-    return;
-  }
-  schedule(*item, kNextOfTrace);
-}
-
 void Simulation::dispatch(const QueuedEvent& event) {
   switch (event.kind) {
     case EventKind::kArrival: {
-      const Workload::Item item = arriving_[event.a];
+      const Arriving arriving = arriving_[event.a];
       arriving_free_.push_back(event.a);
-      if (event.b == kNextOfTrace) schedule_next();
-      arrive(item);
+      if (event.b != 0) schedule_next();
+      arrive(arriving);
       break;
     }
     case EventKind::kPrefillStep:
       prefill_[event.a].step_ended(event.b);
       break;
     case EventKind::kPrefillReady: {
-      const SimRequest& request = requests_[event.a];
-      if (request.prefill_pass == event.b)
-        prefill_[request.prefill.engine.value].add(request.prefill.rank, event.a);
+      SimRequest& request = requests_[event.a];
+      if (request.prefill_pass != event.b) break;
+      request.computing = true;
+      prefill_[request.prefill.engine.value].add(request.prefill.rank, event.a);
       break;
     }
     case EventKind::kHandedOver:
@@ -138,41 +174,26 @@ void Simulation::dispatch(const QueuedEvent& event) {
     case EventKind::kTimer:
       if (event.b == timer_) tell(cluster::Timer{});
       break;
+    case EventKind::kFault:
+      fault(event);
+      break;
+    case EventKind::kJoin:
+      joined(event.a, event.b);
+      break;
+    case EventKind::kEncoded:
+      encoders_.woken(event.a, event.b);
+      break;
+    case EventKind::kEmbedded:
+      embedded(event.a, event.b);
+      break;
+    case EventKind::kLoadReport:
+      load_report(event.a);
+      break;
   }
-}
-
-void Simulation::arrive(const Workload::Item& item) {
-  const model::TraceRequest& asked = workload_.request(item);
-  std::uint32_t slot = 0;
-  if (free_.empty()) {
-    slot = static_cast<std::uint32_t>(requests_.size());
-    requests_.emplace_back();
-    items_.emplace_back();
-  } else {
-    slot = free_.back();
-    free_.pop_back();
-  }
-  SimRequest& request = requests_[slot];
-  const SimRequest before = request;
-  request = SimRequest{};
-  request.prefill_pass = before.prefill_pass + 1;
-  request.decode_pass = before.decode_pass + 1;
-  request.id = RequestId{(++sequence_ << kSlotBits) | slot};
-  request.live = true;
-  request.prompt = asked.prompt_tokens;
-  request.output = std::max<std::int64_t>(asked.output_tokens, 1);
-  request.submitted = queue_.now();
-  items_[slot] = item;
-  if (live_++ == 0 && result_.submitted == 0) first_arrival_ = queue_.now();
-  ++result_.submitted;
-  result_.prompt_tokens += request.prompt;
-  const std::int64_t room = scenario_.profile.context_limit.value - request.prompt;
-  // Clients allow what the context allows: nobody but the engine knows the real length.
-  const std::int64_t limit = std::max(room, request.output + 1);
-  tell(cluster::Submitted{request.id, TokenCount{request.prompt}, TokenCount{limit}, {}, base::kForever});
 }
 
 void Simulation::tell(cluster::Event event) {
+  hear(event);
   told_.push_back(std::move(event));
   if (stepping_) return;
   stepping_ = true;
@@ -209,44 +230,14 @@ void Simulation::perform(const cluster::Action& action) {
       action);
 }
 
-void Simulation::end(std::uint32_t slot) {
-  requests_[slot].live = false;
-  ended_.push_back(slot);
-  last_end_ = queue_.now();
-  --live_;
-  const auto next = workload_.follow(items_[slot], queue_.now());
-  if (!next) return;
-  schedule(*next, 0);
-}
-
-void Simulation::schedule(const Workload::Item& item, std::uint64_t kind) {
-  std::uint32_t at = 0;
-  if (arriving_free_.empty()) {
-    at = static_cast<std::uint32_t>(arriving_.size());
-    arriving_.push_back(item);
-  } else {
-    at = arriving_free_.back();
-    arriving_free_.pop_back();
-    arriving_[at] = item;
-  }
-  queue_.at(item.at, EventKind::kArrival, at, kind);
-}
-
-/// Once everything that still names them has been done.
-void Simulation::free_ended() {
-  for (const std::uint32_t slot : ended_) {
-    ++requests_[slot].prefill_pass;
-    ++requests_[slot].decode_pass;
-    requests_[slot].id = RequestId{0};
-    free_.push_back(slot);
-  }
-  ended_.clear();
-}
-
 Result Simulation::collect() {
   result_.unfinished = live_;
   result_.span = last_end_ - first_arrival_;
-  result_.evicted_blocks = cache_.evicted();
+  result_.evicted_blocks = pool_.evicted();
+  result_.storage.node_bytes = pool_.node_bytes();
+  const std::uint64_t unencodable = result_.vision.unencodable;
+  result_.vision = encoders_.outcome(result_.span);
+  result_.vision.unencodable = unencodable;
   const double span = std::max(base::to_seconds(result_.span), 1e-9);
   for (const PrefillGroup& group : prefill_) {
     result_.prefill_steps += group.steps();

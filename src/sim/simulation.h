@@ -4,16 +4,24 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/prng.h"
 #include "cluster/cluster.h"
 #include "cluster/pull_agents.h"
 #include "model/scenario.h"
 #include "policy/cost/cost_model.h"
 #include "sim/decode_group.h"
+#include "sim/encoders.h"
+#include "sim/faults.h"
+#include "sim/placers.h"
+#include "sim/pool.h"
 #include "sim/prefill_group.h"
-#include "sim/prefix_cache.h"
+#include "sim/queue_gate.h"
 #include "sim/result.h"
 #include "sim/workload.h"
 
@@ -30,11 +38,12 @@ struct Progress {
 /// same scenario and workload give the same events, bit for bit.
 class Simulation final : public Host {
  public:
-  /// Errors: what the cluster machine refuses of the configuration; model numbers that are not positive.
+  /// Errors: what the cluster machine refuses of the configuration; model numbers that are not positive; a
+  /// request of the trace without a prompt; faults of what the scenario does not have.
   static base::Result<std::unique_ptr<Simulation>> make(const model::Scenario& asked, Workload workload);
 
-  /// Runs until every request has ended, or nothing can happen any more. `progress`: called every 65,536
-  /// events.
+  /// Runs until every request has ended, or nothing can happen any more (then `unfinished` counts those left,
+  /// and a failure says what is missing). `progress`: called every 65,536 events.
   Result run(const std::function<void(const Progress&)>& progress = {});
 
   EventQueue& queue() override { return queue_; }
@@ -45,10 +54,68 @@ class Simulation final : public Host {
   Recorder* recorder() override { return recorder_; }
 
  private:
-  Simulation(const model::Scenario& scenario, Workload workload, std::unique_ptr<cluster::Cluster> cluster);
-  void arrive(const Workload::Item& item);
+  struct Parts {
+    std::unique_ptr<cluster::Cluster> cluster;
+    QueueGate* gate = nullptr;   // the cluster's queue
+    Placers* placers = nullptr;  // the cluster's decode policy, when there are several
+    Pool pool;
+  };
+  /// A request on its way to an entrypoint.
+  struct Arriving {
+    Workload::Item item;
+    Nanos submitted;          // at its first try
+    std::uint32_t tries = 0;  // before
+  };
+  /// Of a prefill engine, a decode group or an encoder.
+  struct Member {
+    std::uint32_t faults = 0;  // that keep it away
+    std::uint64_t version = 0;
+    bool there = false, draining = false;
+    Nanos gone;  // since
+  };
+  Simulation(const model::Scenario& scenario, Workload workload, Parts parts);
+
+  // simulation_arrivals.cpp
   void schedule_next();
-  void schedule(const Workload::Item& item, std::uint64_t kind);
+  void schedule(const Arriving& arriving, std::uint64_t kind);
+  void arrive(const Arriving& arriving);
+  void submit(const Arriving& arriving, std::uint32_t entrypoint);
+  std::optional<std::uint32_t> entrypoint_up();
+  void ask_again(const Arriving& arriving, const std::string& why);
+  void refused(const Arriving& arriving, const std::string& why);
+  void lose_entrypoint(std::uint32_t entrypoint);
+  void fail_in_words(std::string message);
+  void end(std::uint32_t slot);
+  void free_ended();
+
+  // simulation_faults.cpp
+  void start();
+  void fault(const QueuedEvent& event);
+  void strike(const Strike& strike);
+  void over(const Strike& strike);
+  void away(model::Role role, std::uint32_t engine, std::uint32_t rank, bool lost);
+  void take_away(model::Role role, std::uint32_t engine, std::uint32_t rank);
+  void back(model::Role role, std::uint32_t engine, std::uint32_t rank, Nanos start_up);
+  void joined(std::uint32_t index, std::uint64_t version);
+  void drain(const Strike& strike, bool on);
+  void leave_when_empty(std::uint32_t number);
+  void lose_storage(const Strike& strike);
+  bool serves(const QueuedEvent& event);
+  std::string stuck() const;
+  std::uint32_t member(model::Role role, std::uint32_t engine, std::uint32_t rank) const;
+  std::pair<std::uint32_t, std::uint32_t> members_of(model::Role role, std::uint32_t engine,
+                                                     std::uint32_t rank) const;
+  void tell_all(std::vector<cluster::Event> events);
+
+  // simulation_vision.cpp
+  void on(const cluster::StartEncode& action);
+  void on(const cluster::SendEmbeddings& action);
+  void embedded(std::uint32_t slot, std::uint64_t version);
+
+  // simulation_reports.cpp
+  void hear(cluster::Event& event);
+  void load_report(std::uint32_t index);
+
   void dispatch(const QueuedEvent& event);
   void step(const cluster::Event& event);
   void perform(const cluster::Action& action);
@@ -63,10 +130,10 @@ class Simulation final : public Host {
   void on(const cluster::Fail& action);
   void handed_over(std::uint32_t slot);
   bool served_well(const SimRequest& request, std::size_t tier) const;
-  void end(std::uint32_t slot);
-  void free_ended();
   SimRequest* find(RequestId id);
   std::int64_t match(std::uint32_t slot);
+  Pool::Prefix prefix(std::uint32_t slot);
+  std::int64_t hit_of(const SimRequest& request, std::int64_t tokens) const;
   Result collect();
   void record_sample(Nanos until);
 
@@ -75,19 +142,31 @@ class Simulation final : public Host {
   EventQueue queue_;
   std::unique_ptr<cluster::Cluster> cluster_;
   cluster::PullAgents agents_;
-  PrefixCache cache_;
+  QueueGate* gate_;
+  Placers* placers_;
+  Pool pool_;
   std::vector<PrefillGroup> prefill_;
   std::vector<DecodeGroup> decode_;
-  std::vector<Nanos> read_free_;  // per prefill engine: when its machine's reads are done
+  Encoders encoders_;
+  FaultSchedule schedule_;
+  std::vector<Member> members_;                  // prefill engines, decode groups, encoders
+  std::vector<std::uint32_t> entrypoints_down_;  // faults of each
+  std::uint32_t queue_down_ = 0;                 // faults
+  std::uint64_t entrypoint_turn_ = 0;
+  Nanos served_;  // the last event that took a request further
   std::deque<SimRequest> requests_;
   std::vector<Workload::Item> items_;  // of each slot
   std::vector<std::uint32_t> free_, ended_;
-  std::vector<Workload::Item> arriving_;  // follow-ups that wait for their time
+  std::vector<Arriving> arriving_;  // wait for their time
   std::vector<std::uint32_t> arriving_free_;
   std::deque<cluster::Event> told_;
   std::vector<cluster::Action> actions_;
   std::vector<cluster::Event> pulls_;
   std::vector<model::BlockRun> runs_;
+  std::vector<cluster::DecodeStepped> reports_;  // on their way
+  std::vector<std::uint64_t> reports_of_;        // of each: its group's version when it was sent
+  std::vector<std::uint32_t> reports_free_;
+  base::Prng report_losses_;
   bool stepping_ = false, reporting_ = false;
   std::uint64_t sequence_ = 0, timer_ = 0, live_ = 0;
   std::int64_t drawn_ = 0;

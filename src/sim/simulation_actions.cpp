@@ -11,62 +11,6 @@ SimRequest* Simulation::find(RequestId id) {
   return request.id == id ? &request : nullptr;
 }
 
-/// Leading tokens that the pool has, in whole blocks of ours.
-std::int64_t Simulation::match(std::uint32_t slot) {
-  const SimRequest& request = requests_[slot];
-  const std::int64_t block = workload_.trace().block_tokens;
-  if (!scenario_.pool.enabled || block == 0) return 0;
-  workload_.runs(items_[slot], runs_);
-  const std::int64_t tokens = std::min(cache_.match(runs_) * block, request.prompt);
-  kv::HitQuery query;
-  query.prompt_tokens = request.prompt + request.generated;
-  query.matched_blocks = tokens / model::kBlockTokens;
-  return kv::decide_hit(query, scenario_.profile.kv).tokens.value;
-}
-
-void Simulation::on(const cluster::Match& action) {
-  SimRequest* request = find(action.id);
-  if (request == nullptr) return;
-  // After a preemption the pool has the generated tokens' blocks too: decode ranks write every full block.
-  std::int64_t hit = match(slot_of(action.id));
-  const std::int64_t tokens = request->prompt + request->generated;
-  if (request->generated > 0 && scenario_.pool.enabled) {
-    hit = std::max(hit, (tokens - 1) / model::kBlockTokens * model::kBlockTokens);
-  }
-  if (!request->started) request->first_hit = hit;
-  if (recorder_ != nullptr)
-    recorder_->queued(slot_of(action.id), action.id.value, request->prompt, queue_.now());
-  told_.push_back(cluster::Matched{action.id, TokenCount{tokens}, TokenCount{hit}});
-}
-
-void Simulation::on(const cluster::StartPrefill& action) {
-  SimRequest* request = find(action.id);
-  if (request == nullptr) return;
-  request->prefill = action.rank;
-  request->tokens = action.tokens.value;
-  request->hit = action.hit.value;
-  request->batch_cap = action.batch_cap;
-  request->hand_over = action.hand_over;
-  request->started = true;
-  request->computed = request->target = false;
-  if (recorder_ != nullptr) {
-    recorder_->leased(slot_of(action.id), action.rank.engine.value, action.rank.rank, request->tokens,
-                      request->hit, queue_.now());
-  }
-  ++request->prefill_pass;
-  Nanos& free = read_free_[action.rank.engine.value];
-  const double bytes = static_cast<double>(request->hit) * kv_bytes_per_token(scenario_);
-  const Nanos begins = std::max(free, queue_.now());
-  const Nanos span{static_cast<std::int64_t>(bytes / scenario_.pool.read_bytes_per_s * 1e9)};
-  free = begins + span;
-  request->read_until = free;
-  const std::int64_t owners =
-      std::max<std::int64_t>(static_cast<std::int64_t>(scenario_.profile.kv.layer_bytes.size()), 1);
-  const Nanos first = scenario_.pool.layerwise ? Nanos{span.value / owners} : span;
-  queue_.at(begins + first + scenario_.network.message, EventKind::kPrefillReady, slot_of(action.id),
-            request->prefill_pass);
-}
-
 void Simulation::on(const cluster::Reserve& action) {
   SimRequest* request = find(action.id);
   if (request == nullptr) return;
@@ -88,13 +32,14 @@ void Simulation::on(const cluster::SendTarget& action) {
 void Simulation::handed_over(std::uint32_t slot) {
   SimRequest& request = requests_[slot];
   ++request.prefill_pass;
+  request.started = false;
   request.generated += 1;
   const std::int64_t computed = request.tokens - request.hit;
   result_.computed_tokens += computed;
   const std::int64_t block = workload_.trace().block_tokens;
   if (block > 0 && scenario_.pool.enabled) {
     workload_.runs(items_[slot], runs_);
-    cache_.store(runs_, request.prompt / block);
+    pool_.store(runs_, request.prompt / block);
   }
   const bool done = request.generated >= request.output;
   tell(cluster::PrefillDone{request.prefill, request.id, request.hand_over, TokenCount{request.hit},
@@ -107,6 +52,10 @@ void Simulation::on(const cluster::StartDecode& action) {
   if (recorder_ != nullptr)
     recorder_->decoding(slot_of(action.id), action.rank.engine.value, action.rank.rank, queue_.now());
   decode_[action.rank.engine.value].start(slot_of(action.id));
+  if (placers_ != nullptr) {
+    const SimRequest& request = requests_[slot_of(action.id)];
+    placers_->running(action.id, TokenCount{request.prompt + request.generated}, queue_.now());
+  }
   if (scenario_.speed == SimulationSpeed::kFast && !reporting_) {
     reporting_ = true;
     queue_.after(scenario_.report_interval, EventKind::kReport);
@@ -120,8 +69,13 @@ void Simulation::on(const cluster::Abort& action) {
     request->started = false;
     prefill_[action.place.engine.value].remove(action.place.rank, action.id);
   } else if (request != nullptr && action.place.role == model::Role::kDecode) {
-    ++request->decode_pass;
-    decode_[action.place.engine.value].remove(slot_of(action.id));
+    if (placers_ != nullptr) placers_->ended_there(action.id, queue_.now());
+    if (request->decode == action.place.rank_id()) {
+      ++request->decode_pass;
+      decode_[action.place.engine.value].remove(slot_of(action.id));
+    }
+  } else if (action.place.role == model::Role::kVision) {
+    encoders_.abort(action.place.encoder_id(), action.id);
   }
   told_.push_back(cluster::Released{action.place, action.id, 0});
 }
@@ -135,6 +89,7 @@ void Simulation::on(const cluster::Deliver& action) {
   }
   request->last_token = queue_.now();
   result_.output_tokens += action.count;
+  if (placers_ != nullptr && request->running) placers_->grew_there(action.id, action.count, queue_.now());
 }
 
 /// Against the tier's target and the request's own work: what it takes alone, in steps of the budget.
@@ -153,6 +108,7 @@ void Simulation::on(const cluster::Finish& action) {
   const std::uint32_t slot = slot_of(action.id);
   const SimRequest& request = requests_[slot];
   ++result_.finished;
+  if (placers_ != nullptr) placers_->ended_there(action.id, queue_.now());
   if (recorder_ != nullptr) recorder_->ended(slot, action.output.value, queue_.now());
   result_.hit_tokens += request.first_hit;
   const std::vector<std::int64_t>& bounds = scenario_.report_bounds_tokens;
@@ -176,9 +132,9 @@ void Simulation::on(const cluster::Finish& action) {
 }
 
 void Simulation::on(const cluster::Fail& action) {
-  ++result_.failed;
+  if (placers_ != nullptr) placers_->ended_there(action.id, queue_.now());
   if (recorder_ != nullptr) recorder_->ended(slot_of(action.id), 0, queue_.now());
-  if (result_.failures.size() < 5) result_.failures.push_back(action.message);
+  fail_in_words(action.message);
   end(slot_of(action.id));
 }
 

@@ -1,0 +1,145 @@
+#include "sim/pool.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <set>
+
+#include "base/prng.h"
+#include "sim/test_workloads.h"
+
+namespace trimtab::sim {
+namespace {
+
+RC_GTEST_PROP(Eviction, EveryOrderLetsEachStoredBlockLeaveOnce, ()) {
+  const auto names = eviction_names();
+  const auto name = names[*rc::gen::inRange<std::size_t>(0, names.size())];
+  const auto capacity = *rc::gen::inRange<std::uint32_t>(1, 30);
+  auto order = make_eviction(name, capacity).value();
+  std::set<std::uint32_t> stored;
+  std::uint64_t id = 0;
+  const auto deeds =
+      *rc::gen::container<std::vector<std::uint8_t>>(300, rc::gen::inRange<std::uint8_t>(0, 255));
+  for (const std::uint8_t deed : deeds) {
+    if (deed % 2 == 0 && !stored.empty()) {
+      order->used(*std::next(stored.begin(), deed % static_cast<std::ptrdiff_t>(stored.size())));
+      continue;
+    }
+    std::uint32_t slot = static_cast<std::uint32_t>(stored.size());
+    if (stored.size() == capacity) {
+      slot = order->leave();
+      RC_ASSERT(stored.erase(slot) == 1);
+    }
+    order->stored(slot, deed % 16 == 1 ? id : ++id);
+    stored.insert(slot);
+  }
+  while (!stored.empty()) RC_ASSERT(stored.erase(order->leave()) == 1);
+}
+
+TEST(Eviction, UnknownNamesOfferTheNearest) {
+  EXPECT_THAT(make_eviction("s3_fifi", 10).error().message, ::testing::HasSubstr("s3_fifo"));
+}
+
+/// Hits of a popular tenth of the blocks while long prompts that nobody asks for again pass through.
+std::int64_t hits_beside_a_scan(std::string_view name) {
+  constexpr std::int64_t kCapacity = 100;
+  PrefixCache cache(kCapacity, make_eviction(name, kCapacity).value());
+  base::Prng prng(5);
+  std::int64_t hits = 0;
+  std::uint64_t scan = 1'000'000;
+  for (int i = 0; i < 20'000; ++i) {
+    const std::uint64_t popular = prng.below(60);
+    hits += cache.use(popular) ? 1 : 0;
+    cache.put(popular);
+    for (int j = 0; j < 2; ++j) cache.put(++scan);
+    EXPECT_LE(cache.blocks(), kCapacity);
+  }
+  return hits;
+}
+
+TEST(Eviction, TwoQueuesResistAScanThatPushesTheUsedOut) {
+  const std::int64_t fifo = hits_beside_a_scan("fifo"), lru = hits_beside_a_scan("lru");
+  EXPECT_GT(lru, fifo);
+  EXPECT_GT(hits_beside_a_scan("s3_fifo"), lru * 5 / 4);
+}
+
+model::Scenario of_nodes(std::uint32_t nodes) {
+  model::Scenario scenario = testing::small_fleet();
+  scenario.storage.nodes = nodes;
+  return scenario;
+}
+
+const std::vector<model::BlockRun> kRuns{{1'000, 400}};
+
+TEST(Pool, OneNodeLessCutsHitsAtItsFirstBlockAndItComesBack) {
+  Pool pool = Pool::make(of_nodes(4), 128).value();
+  pool.store(kRuns, 400);
+  EXPECT_EQ(pool.match(kRuns).tokens, 400 * 128);
+  const std::uint64_t epoch = pool.epoch();
+  pool.lose(2, Nanos{5});
+  EXPECT_NE(pool.epoch(), epoch);
+  const Pool::Matched less = pool.match(kRuns);
+  EXPECT_LT(less.tokens, 40 * 128);
+  EXPECT_EQ(less.tokens + less.unreachable, 400 * 128);
+  EXPECT_EQ(pool.readable({kRuns, 1, Nanos{}}, 400 * 128), less.tokens);
+  pool.restore(2, false, Nanos{6});
+  EXPECT_EQ(pool.match(kRuns).tokens, 400 * 128);
+  pool.lose(2, Nanos{9});
+  pool.restore(2, true, Nanos{10});
+  const Pool::Matched emptied = pool.match(kRuns);
+  EXPECT_EQ(emptied.tokens, less.tokens) << "its blocks are gone";
+  EXPECT_EQ(emptied.unreachable, 0);
+}
+
+TEST(Pool, ReadsQueueAtNodesAndAtTheEnginesMachine) {
+  model::Scenario scenario = of_nodes(4);
+  scenario.pool.read_bytes_per_s = 1e15;
+  scenario.pool.layerwise = false;
+  scenario.storage.read_bytes_per_s = 1e9;
+  Pool pool = Pool::make(scenario, 128).value();
+  const double bytes = 400.0 * 114'048;
+  const Pool::Read first = pool.read(0, {kRuns, 1, {}}, 400 * 128, Nanos{});
+  const double seconds = base::to_seconds(first.all);
+  EXPECT_GE(seconds, bytes / 4e9 * 0.999) << "four nodes in parallel, the fullest last";
+  EXPECT_LT(seconds, bytes / 4e9 * 1.5);
+  const Pool::Read second = pool.read(1, {kRuns, 1, {}}, 400 * 128, Nanos{});
+  EXPECT_NEAR(base::to_seconds(second.all), 2 * seconds, 1e-6)
+      << "another engine's reads wait for the same nodes";
+  double read = 0;
+  for (const double node : pool.node_bytes()) read += node;
+  EXPECT_NEAR(read, 2 * bytes, 1.0);
+  scenario.storage.nodes = 0;
+  scenario.pool.read_bytes_per_s = 1e9;
+  Pool alone = Pool::make(scenario, 128).value();
+  EXPECT_NEAR(base::to_seconds(alone.read(0, {kRuns, 1, {}}, 400 * 128, Nanos{}).all), bytes / 1e9, 1e-6);
+  EXPECT_NEAR(base::to_seconds(alone.read(1, {kRuns, 1, {}}, 400 * 128, Nanos{}).all), bytes / 1e9, 1e-6)
+      << "each engine's machine reads for itself";
+}
+
+TEST(Pool, CapacityIsSharedOutToTheNodes) {
+  model::Scenario scenario = of_nodes(4);
+  scenario.pool.capacity_blocks = 200;
+  Pool pool = Pool::make(scenario, 128).value();
+  pool.store(kRuns, 400);
+  EXPECT_EQ(pool.evicted(), 200);
+}
+
+TEST(PoolInTheLoop, StorageThatIsSlowOrGoneCostsTimeNotTokens) {
+  const model::Trace trace = testing::arrivals(300, 2.0, 7);
+  const Result without = testing::simulate(of_nodes(0), trace);
+  model::Scenario slow = of_nodes(2);
+  slow.storage.read_bytes_per_s = 2e6;
+  const Result delayed = testing::simulate(slow, trace);
+  EXPECT_EQ(delayed.finished, 300U);
+  EXPECT_GT(delayed.all.ttft.mean_s(), 1.1 * without.all.ttft.mean_s());
+  model::Scenario gone = of_nodes(2);
+  gone.faults.faults.push_back(testing::fault_at(model::FaultKind::kStorageNode, 0, -1));
+  const Result recomputed = testing::simulate(gone, trace);
+  EXPECT_EQ(recomputed.finished, 300U);
+  EXPECT_EQ(recomputed.hit_tokens, 0);
+  EXPECT_GT(recomputed.computed_tokens, without.computed_tokens);
+}
+
+}  // namespace
+}  // namespace trimtab::sim
