@@ -22,6 +22,8 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
+}  // namespace
+
 std::vector<std::string_view> fields_of(std::string_view line) {
   std::vector<std::string_view> fields;
   for (;;) {
@@ -38,6 +40,8 @@ std::optional<double> to_number(std::string_view text) {
   if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
   return value;
 }
+
+namespace {
 
 /// Days since 1970-01-01 of a date of the Gregorian calendar (Hinnant's days_from_civil).
 std::int64_t days_from_civil(std::int64_t year, std::int64_t month, std::int64_t day) {
@@ -150,8 +154,7 @@ base::Result<model::Trace> read_table(std::string_view text, const std::string& 
   while (static_cast<std::int64_t>(trace.requests.size()) < options.requests_max && table.next()) {
     if (!table.whole()) {
       if (table.unfinished()) {
-        trace.notes.push_back(
-            fmt::format("{}:{}: the last line is cut short and was left out", name, table.number()));
+        trace.notes.push_back(cut_short_note(name, table.number()));
         break;
       }
       return trace_error(name, table.number(),

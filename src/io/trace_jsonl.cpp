@@ -95,8 +95,7 @@ base::Result<model::Trace> each_line(std::string_view text, const std::string& n
     JsonLine line(name, lines.number());
     if (!line.parse(parser, lines.line())) {
       if (lines.unfinished()) {
-        trace.notes.push_back(
-            fmt::format("{}:{}: the last line is cut short and was left out", name, lines.number()));
+        trace.notes.push_back(cut_short_note(name, lines.number()));
         break;
       }
       return trace_error(name, lines.number(), "not a JSON object: one request a line is expected");

@@ -2,8 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
 #include "model/trace.h"
@@ -27,6 +29,13 @@ class LineScanner {
   std::size_t number_ = 0;
   bool unfinished_ = false;
 };
+
+/// A line's fields between commas, without blanks and quotes around them.
+std::vector<std::string_view> fields_of(std::string_view line);
+/// A number that is the whole text; nothing otherwise. "nan" and "inf" are numbers.
+std::optional<double> to_number(std::string_view text);
+/// "FILE:12: the last line is cut short and was left out", for Trace::notes.
+std::string cut_short_note(const std::string& name, std::size_t line);
 
 /// "trace.jsonl:12: message".
 tl::unexpected<base::Error> trace_error(const std::string& name, std::size_t line, std::string message);

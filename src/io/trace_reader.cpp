@@ -2,17 +2,22 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <filesystem>
 
 #include "base/nearest.h"
+#include "io/decision_log.h"
+#include "io/logged_trace.h"
 #include "io/record_file.h"
 #include "io/trace_lines.h"
 
 namespace trimtab::io {
 namespace {
 
-constexpr std::array<std::string_view, 5> kFormats = {"auto", "mooncake", "agentic", "azure", "csv"};
+constexpr std::array<std::string_view, 7> kFormats = {"auto", "mooncake", "agentic",  "azure",
+                                                      "csv",  "servegen", "decisions"};
 
 /// The first line tells: each format has a name of a field that no other has.
 TraceFormat detect(std::string_view text) {
@@ -27,6 +32,29 @@ TraceFormat detect(std::string_view text) {
   return TraceFormat::kCsv;
 }
 
+base::Result<model::Trace> finished(base::Result<model::Trace> trace, const std::string& name) {
+  if (!trace) return trace;
+  if (trace->requests.empty()) return trace_error(name, 0, "the trace has no request");
+  trace->name = name;
+  return trace;
+}
+
+base::Result<model::Trace> read_directory(const std::string& path, const TraceOptions& options) {
+  TraceFormat format = options.format;
+  std::error_code ignored;
+  if (format == TraceFormat::kAuto) {
+    const bool log = std::filesystem::exists(log_path(path), ignored) ||
+                     std::filesystem::exists(older_log_path(path), ignored);
+    format = log ? TraceFormat::kDecisionLog : TraceFormat::kServegen;
+  }
+  if (format == TraceFormat::kDecisionLog) return finished(read_logged_trace(path, options), path);
+  const auto clients = read_servegen(path);
+  if (!clients) return tl::unexpected<base::Error>(clients.error());
+  ServegenOptions servegen = options.servegen;
+  servegen.requests_max = std::min(servegen.requests_max, options.requests_max);
+  return finished(generate_servegen(*clients, servegen, path), path);
+}
+
 }  // namespace
 
 bool LineScanner::next() {
@@ -38,6 +66,10 @@ bool LineScanner::next() {
   if (!line_.empty() && line_.back() == '\r') line_.remove_suffix(1);
   ++number_;
   return true;
+}
+
+std::string cut_short_note(const std::string& name, std::size_t line) {
+  return fmt::format("{}:{}: the last line is cut short and was left out", name, line);
 }
 
 tl::unexpected<base::Error> trace_error(const std::string& name, std::size_t line, std::string message) {
@@ -75,13 +107,19 @@ base::Result<TraceFormat> trace_format(std::string_view name) {
   }
   const std::string close = base::nearest(name, kFormats);
   return base::fail(base::Code::kInvalidArgument,
-                    fmt::format("'{}' is no trace format{}: auto, mooncake, agentic, azure or csv", name,
-                                close.empty() ? "" : fmt::format(" (did you mean '{}'?)", close)));
+                    fmt::format("'{}' is no trace format{}: it is one of {}", name,
+                                close.empty() ? "" : fmt::format(" (did you mean '{}'?)", close),
+                                fmt::join(kFormats, ", ")));
 }
 
 base::Result<model::Trace> parse_trace(std::string_view text, const std::string& name,
                                        const TraceOptions& options) {
   const TraceFormat format = options.format == TraceFormat::kAuto ? detect(text) : options.format;
+  if (format == TraceFormat::kServegen || format == TraceFormat::kDecisionLog) {
+    return trace_error(name, 0,
+                       fmt::format("the format '{}' is a directory, not a file",
+                                   kFormats[static_cast<std::size_t>(format)]));
+  }
   base::Result<model::Trace> trace = [&] {
     switch (format) {
       case TraceFormat::kMooncake:
@@ -94,13 +132,16 @@ base::Result<model::Trace> parse_trace(std::string_view text, const std::string&
         return parse_csv(text, name, options);
     }
   }();
-  if (!trace) return trace;
-  if (trace->requests.empty()) return trace_error(name, 0, "the trace has no request");
-  trace->name = name;
-  return trace;
+  return finished(std::move(trace), name);
 }
 
 base::Result<model::Trace> read_trace(const std::string& path, const TraceOptions& options) {
+  const bool wants_directory =
+      options.format == TraceFormat::kServegen || options.format == TraceFormat::kDecisionLog;
+  std::error_code ignored;
+  if (wants_directory ||
+      (options.format == TraceFormat::kAuto && std::filesystem::is_directory(path, ignored)))
+    return read_directory(path, options);
   const auto bytes = read_file(path);
   if (!bytes) return tl::unexpected<base::Error>(bytes.error());
   return parse_trace({reinterpret_cast<const char*>(bytes->data()), bytes->size()}, path, options);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "io/servegen.h"
 #include "model/trace.h"
 
 namespace trimtab::io {
@@ -17,8 +18,11 @@ enum class TraceFormat : std::uint8_t {
              // 64
   kAzure,    // csv: TIMESTAMP, ContextTokens, GeneratedTokens
   kCsv,      // csv with a column map
+  kServegen,     // directory of client models: *-trace.csv, *-dataset.json; a trace is drawn from them
+  kDecisionLog,  // directory of a decision log, as `trimtab serve` keeps it
 };
-/// "auto", "mooncake", "agentic", "azure", "csv"; an unknown name is an error that offers the nearest.
+/// "auto", "mooncake", "agentic", "azure", "csv", "servegen", "decisions"; an unknown name is an error that
+/// offers the nearest.
 base::Result<TraceFormat> trace_format(std::string_view name);
 
 /// Which columns of a generic csv hold what. A column that is not in the header is an error that names the
@@ -39,14 +43,16 @@ struct TraceOptions {
   std::int64_t step_ms = 3'000;
   std::int64_t block_tokens = 0;          // 0: the format's own
   std::int64_t requests_max = INT64_MAX;  // later ones are left out
+  ServegenOptions servegen;               // requests_max above counts
 };
 
 /// A whole trace. Errors name file, line, value and fix: not JSON, a missing or negative length, NaN, time
 /// that goes back in a conversation, no request at all. A last line without its end that does not parse is
-/// left out, with a note: recorders die in the middle of a line.
+/// left out, with a note: recorders die in the middle of a line. A directory is a decision log or client
+/// models, told apart by its files.
 base::Result<model::Trace> read_trace(const std::string& path, const TraceOptions& options);
 
-/// The same from text in memory; `name` stands for the file in messages.
+/// The same from text in memory, for the formats that are files; `name` stands for the file in messages.
 base::Result<model::Trace> parse_trace(std::string_view text, const std::string& name,
                                        const TraceOptions& options);
 
