@@ -8,8 +8,8 @@
 #include "apps/commands.h"
 #include "apps/simulate_faults.h"
 #include "apps/simulate_report.h"
+#include "apps/simulate_trace.h"
 #include "config/scenario.h"
-#include "io/trace_reader.h"
 #include "sim/capacity.h"
 #include "sim/simulation.h"
 
@@ -17,12 +17,11 @@ namespace trimtab::apps {
 namespace {
 
 struct SimulateOptions {
-  std::string scenario_path, profiles_dir, trace_path, faults_path, format = "auto";
-  io::CsvColumns columns;
+  std::string scenario_path, profiles_dir, faults_path;
+  TraceSource source;
   std::vector<double> rates{1.0};
   std::vector<std::string> decode_policies, orders, assignments;
   std::int64_t repeats = 1, requests_max = INT64_MAX;
-  double start_span_s = 8 * 3600;
   bool capacity = false, one_queue = false, exact = false, as_json = false, quiet = false;
 };
 
@@ -44,7 +43,7 @@ sim::WorkloadOptions workload_options(const SimulateOptions& options, double rat
   workload.rate = rate;
   workload.repeats = options.repeats;
   workload.requests_max = options.requests_max;
-  workload.start_span = base::Nanos{static_cast<std::int64_t>(options.start_span_s * 1e9)};
+  workload.start_span = options.source.start_span();
   return workload;
 }
 
@@ -121,14 +120,8 @@ base::Status simulate(const SimulateOptions& options) {
   if (!scenario) return tl::unexpected<base::Error>(scenario.error());
   TRIMTAB_TRY(add_faults(*scenario, options.faults_path));
   if (options.exact) scenario->speed = model::SimulationSpeed::kExact;
-  io::TraceOptions trace_options;
-  const auto format = io::trace_format(options.format);
-  if (!format) return tl::unexpected<base::Error>(format.error());
-  trace_options.format = *format;
-  trace_options.columns = options.columns;
-  const auto trace = io::read_trace(options.trace_path, trace_options);
+  const auto trace = load_trace(options.source);
   if (!trace) return tl::unexpected<base::Error>(trace.error());
-  for (const std::string& note : trace->notes) fmt::print(stderr, "trimtab: {}\n", note);
   if (options.one_queue) scenario->cluster.prefill.tier_bounds_tokens.clear();
   const auto runs = run_all(*scenario, *trace, options);
   if (!runs) return tl::unexpected<base::Error>(runs.error());
@@ -159,21 +152,7 @@ void add_simulate(CLI::App& app) {
       "says what is modelled and what is not.");
   command->add_option("scenario", options->scenario_path, "TOML; without one, a small default fleet")
       ->check(CLI::ExistingFile);
-  command
-      ->add_option("--trace", options->trace_path, "requests: Mooncake or agentic jsonl, Azure csv, any csv")
-      ->required();
-  command->add_option("--trace-format", options->format, "auto, mooncake, agentic, azure or csv")
-      ->capture_default_str();
-  command->add_option("--csv-arrival", options->columns.arrival, "csv: column of the arrival")
-      ->capture_default_str();
-  command
-      ->add_option("--csv-arrival-unit-s", options->columns.arrival_unit_s,
-                   "csv: seconds that one unit of it is")
-      ->capture_default_str();
-  command->add_option("--csv-prompt", options->columns.prompt, "csv: column of the prompt's tokens")
-      ->capture_default_str();
-  command->add_option("--csv-output", options->columns.output, "csv: column of the answer's tokens")
-      ->capture_default_str();
+  add_trace_options(*command, options->source);
   command
       ->add_option("--rate", options->rates,
                    "arrivals (closed loop: conversations) so many times as fast; several compare")
@@ -193,10 +172,6 @@ void add_simulate(CLI::App& app) {
   command->add_option("--repeats", options->repeats, "run the trace so often, one after the other")
       ->capture_default_str();
   command->add_option("--requests-max", options->requests_max, "stop after so many");
-  command
-      ->add_option("--start-span-s", options->start_span_s,
-                   "closed loop: conversations start evenly over this time")
-      ->capture_default_str();
   command->add_option("--profiles-dir", options->profiles_dir, "directory of the model profiles");
   add_fault_option(*command, options->faults_path);
   command->add_flag("--exact", options->exact,

@@ -129,11 +129,12 @@ void generate_client(model::Trace& trace, const ServegenClient& client, const Se
     const double end = std::min(window.end_s, slice.end_s);
     for (double at = window.begin_s + gaps.first(gaps_prng); at < end; at += gaps.next(gaps_prng)) {
       model::TraceRequest request = draw_request(trace, lengths_at(source, at), lengths_prng);
-      if (at < slice.begin_s) {
+      if (at < slice.begin_s || std::llround(at * 1e9) < std::llround(slice.begin_s * 1e9)) {
         trace.images.resize(request.images_begin);
         continue;
       }
-      request.arrival = base::Nanos{std::llround((at - slice.begin_s) * 1e9)};
+      // Rounded as of the whole day, so that a slice has the same times to the nanosecond.
+      request.arrival = base::Nanos{std::llround(at * 1e9) - std::llround(slice.begin_s * 1e9)};
       trace.requests.push_back(request);
     }
   }

@@ -59,7 +59,7 @@ class JsonLine {
 
 /// Adds a run, or lengthens the last one of this request.
 void add_block(model::Trace& trace, model::TraceRequest& request, std::uint64_t id) {
-  if (request.runs_count > 0 && trace.runs.back().first + trace.runs.back().count == id) {
+  if (id != 0 && request.runs_count > 0 && trace.runs.back().first + trace.runs.back().count == id) {
     ++trace.runs.back().count;
     return;
   }

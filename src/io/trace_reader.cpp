@@ -11,6 +11,7 @@
 #include "io/decision_log.h"
 #include "io/logged_trace.h"
 #include "io/record_file.h"
+#include "io/servegen.h"
 #include "io/trace_lines.h"
 
 namespace trimtab::io {
@@ -39,6 +40,32 @@ base::Result<model::Trace> finished(base::Result<model::Trace> trace, const std:
   return trace;
 }
 
+/// The slice that the options ask for, of a trace that was recorded.
+base::Result<model::Trace> sliced(base::Result<model::Trace> trace, const std::string& name,
+                                  const TraceOptions& options) {
+  if (!trace) return trace;
+  if (options.clients != 0)
+    return trace_error(
+        name, 0, fmt::format("{} clients were asked for: only client models have them", options.clients));
+  if (options.from_s == 0 && options.for_s == 0) return trace;
+  const auto from = trace_time(name, 0, "the slice's begin in s", options.from_s, 1e9);
+  const auto length = trace_time(name, 0, "the slice's length in s", options.for_s, 1e9);
+  if (!from) return tl::unexpected<base::Error>(from.error());
+  if (!length) return tl::unexpected<base::Error>(length.error());
+  if (trace->closed_loop)
+    return trace_error(name, 0, "a closed loop has no slices: its turns start when the ones before them end");
+  const base::Nanos end = options.for_s > 0 ? *from + *length : base::kForever;
+  std::erase_if(trace->requests,
+                [&](const model::TraceRequest& r) { return r.arrival < *from || r.arrival >= end; });
+  for (model::TraceRequest& request : trace->requests) request.arrival = request.arrival - *from;
+  if (options.for_s > 0) trace->span = *length;
+  if (trace->requests.empty())
+    return trace_error(
+        name, 0,
+        fmt::format("no request arrives in the slice from {:g} s for {:g} s", options.from_s, options.for_s));
+  return trace;
+}
+
 base::Result<model::Trace> read_directory(const std::string& path, const TraceOptions& options) {
   TraceFormat format = options.format;
   std::error_code ignored;
@@ -47,12 +74,15 @@ base::Result<model::Trace> read_directory(const std::string& path, const TraceOp
                      std::filesystem::exists(older_log_path(path), ignored);
     format = log ? TraceFormat::kDecisionLog : TraceFormat::kServegen;
   }
-  if (format == TraceFormat::kDecisionLog) return finished(read_logged_trace(path, options), path);
+  if (format == TraceFormat::kDecisionLog)
+    return finished(sliced(read_logged_trace(path, options), path, options), path);
   const auto clients = read_servegen(path);
   if (!clients) return tl::unexpected<base::Error>(clients.error());
-  ServegenOptions servegen = options.servegen;
-  servegen.requests_max = std::min(servegen.requests_max, options.requests_max);
-  return finished(generate_servegen(*clients, servegen, path), path);
+  return finished(
+      generate_servegen(*clients,
+                        {options.from_s, options.for_s, options.clients, options.seed, options.requests_max},
+                        path),
+      path);
 }
 
 }  // namespace
@@ -132,7 +162,7 @@ base::Result<model::Trace> parse_trace(std::string_view text, const std::string&
         return parse_csv(text, name, options);
     }
   }();
-  return finished(std::move(trace), name);
+  return finished(sliced(std::move(trace), name, options), name);
 }
 
 base::Result<model::Trace> read_trace(const std::string& path, const TraceOptions& options) {

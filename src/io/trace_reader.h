@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "io/servegen.h"
 #include "model/trace.h"
 
 namespace trimtab::io {
@@ -43,7 +42,11 @@ struct TraceOptions {
   std::int64_t step_ms = 3'000;
   std::int64_t block_tokens = 0;          // 0: the format's own
   std::int64_t requests_max = INT64_MAX;  // later ones are left out
-  ServegenOptions servegen;               // requests_max above counts
+  /// Only what arrives in this slice, which then begins at 0. `for_s` 0: to the end. Not of closed loops,
+  /// whose turns have no time of their own.
+  double from_s = 0, for_s = 0;
+  std::int64_t clients = 0;  // client models: only the busiest so many; 0: all
+  std::uint64_t seed = 1;    // of what is drawn from client models
 };
 
 /// A whole trace. Errors name file, line, value and fix: not JSON, a missing or negative length, NaN, time

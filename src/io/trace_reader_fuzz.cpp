@@ -7,7 +7,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   trimtab::io::TraceOptions options;
-  options.format = static_cast<trimtab::io::TraceFormat>(data[0] % 5);
+  options.format = static_cast<trimtab::io::TraceFormat>(data[0] % 7);
   const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
   const auto trace = trimtab::io::parse_trace(text, "fuzz", options);
   if (!trace) return 0;

@@ -10,7 +10,7 @@
 namespace trimtab::model {
 
 /// Consecutive block ids first, first + 1 ... of a prompt's prefix blocks. Equal ids mean equal content of
-/// the block and of all before it.
+/// the block and of all before it. Runs that go on behind the prompt are of its answer.
 struct BlockRun {
   std::uint64_t first = 0;
   std::uint32_t count = 0;
@@ -42,6 +42,10 @@ struct Trace {
   std::string name;
   bool closed_loop = false;
   std::int64_t block_tokens = 0;  // tokens of one block id; 0: the trace knows no prefixes
+  /// Arrivals lie before it; 0: it ends with the last one. Of a closed loop: the `arrival` of a first turn is
+  /// when its conversation starts, before `span`; 0: those starts were not recorded, and whoever replays
+  /// spreads them.
+  base::Nanos span;
   std::vector<TraceRequest> requests;
   std::vector<BlockRun> runs;
   std::vector<TraceImage> images;

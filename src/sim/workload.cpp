@@ -18,6 +18,27 @@ tl::unexpected<base::Error> bad(std::string message) {
 
 }  // namespace
 
+Starts starts_of(const model::Trace& trace, Nanos start_span) {
+  Starts starts;
+  for (std::uint32_t i = 0; i < trace.requests.size(); ++i) {
+    if (!trace.closed_loop || trace.requests[i].turn == 0) starts.request.push_back(i);
+  }
+  const bool spreads = trace.closed_loop && trace.span.value == 0;
+  if (spreads) {
+    const auto count = static_cast<double>(starts.request.size());
+    for (std::size_t i = 0; i < starts.request.size(); ++i)
+      starts.at.push_back(scaled(start_span, count / static_cast<double>(i)));
+    starts.span = start_span;
+    return starts;
+  }
+  std::ranges::stable_sort(starts.request, {}, [&](std::uint32_t i) { return trace.requests[i].arrival; });
+  for (const std::uint32_t i : starts.request) starts.at.push_back(trace.requests[i].arrival);
+  // The gap to a next request was not recorded: a second stands for it.
+  const Nanos last = starts.at.empty() ? Nanos{} : starts.at.back();
+  starts.span = trace.span > last ? trace.span : last + Nanos{1'000'000'000};
+  return starts;
+}
+
 base::Result<Workload> Workload::make(const model::Trace& trace, const WorkloadOptions& options) {
   if (!(options.rate > 0) || !std::isfinite(options.rate)) {
     return bad(
@@ -35,39 +56,22 @@ base::Result<Workload> Workload::make(const model::Trace& trace, const WorkloadO
 }
 
 Workload::Workload(const model::Trace& trace, const WorkloadOptions& options)
-    : trace_(&trace), options_(options) {
-  for (std::uint32_t i = 0; i < trace.requests.size(); ++i) {
-    const model::TraceRequest& request = trace.requests[i];
-    if (!trace.closed_loop || request.turn == 0) starts_.push_back(i);
-    if (!trace.closed_loop) span_ = std::max(span_, request.arrival);
-  }
-  span_ = trace.closed_loop ? options.start_span : scaled(span_ + Nanos{1'000'000'000}, options.rate);
-}
+    : trace_(&trace), options_(options), starts_(starts_of(trace, options.start_span)) {}
 
 std::int64_t Workload::requests_total() const {
   return std::min(options_.requests_max,
                   static_cast<std::int64_t>(trace_->requests.size()) * options_.repeats);
 }
 
-Nanos Workload::start_of(std::uint32_t index) const {
-  const model::TraceRequest& request = trace_->requests[index];
-  if (!trace_->closed_loop) return scaled(request.arrival, options_.rate);
-  // A conversation's own agents start as far into it as recorded.
-  const auto slot = static_cast<std::int64_t>(next_);
-  return Nanos{static_cast<std::int64_t>(static_cast<double>(span_.value) / options_.rate *
-                                         static_cast<double>(slot) / static_cast<double>(starts_.size()))};
-}
-
 std::optional<Workload::Item> Workload::next() {
   if (drawn_ >= options_.requests_max) return std::nullopt;
-  if (next_ == starts_.size()) {
+  if (next_ == starts_.request.size()) {
     if (repeat_ + 1 >= options_.repeats) return std::nullopt;
     ++repeat_;
     next_ = 0;
   }
-  Item item{starts_[next_], repeat_, {}};
-  const Nanos span = trace_->closed_loop ? scaled(span_, options_.rate) : span_;
-  item.at = Nanos{static_cast<std::int64_t>(repeat_) * span.value} + start_of(item.request);
+  const Nanos before{static_cast<std::int64_t>(repeat_) * starts_.span.value};
+  const Item item{starts_.request[next_], repeat_, scaled(before + starts_.at[next_], options_.rate)};
   ++next_;
   ++drawn_;
   return item;

@@ -14,12 +14,22 @@ struct WorkloadOptions {
   /// Open loop: arrivals come `rate` times as fast. Closed loop: so many times as many conversations start in
   /// the same span. Conversations stay whole either way.
   double rate = 1.0;
-  /// Closed loop: conversations start evenly over this span, in the order of the trace.
+  /// Closed loop whose starts were not recorded: they come evenly over this span, in the order of the trace.
   Nanos start_span{8LL * 3600 * 1'000'000'000};
   std::int64_t requests_max = INT64_MAX;
   /// The trace is run this often, one after the other; each time with contents of its own.
   std::int64_t repeats = 1;
 };
+
+/// The requests that depend on nothing (of an open loop all, of a closed loop first turns), in the order in
+/// which they start, and when, as recorded.
+struct Starts {
+  std::vector<std::uint32_t> request;
+  std::vector<Nanos> at;
+  Nanos span;  // of the whole trace: after it, it may run again
+};
+/// `start_span`: see WorkloadOptions.
+Starts starts_of(const model::Trace& trace, Nanos start_span);
 
 /// Turns a trace into arrivals, one at a time: memory does not grow with the number of requests.
 class Workload {
@@ -45,12 +55,10 @@ class Workload {
 
  private:
   Workload(const model::Trace& trace, const WorkloadOptions& options);
-  Nanos start_of(std::uint32_t request) const;
 
   const model::Trace* trace_;
   WorkloadOptions options_;
-  std::vector<std::uint32_t> starts_;  // closed loop: first turns, in the order they start
-  Nanos span_;                         // of one repeat
+  Starts starts_;
   std::size_t next_ = 0;
   std::uint32_t repeat_ = 0;
   std::int64_t drawn_ = 0;
