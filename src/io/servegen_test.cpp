@@ -240,7 +240,8 @@ TEST(Servegen, Published) {
   EXPECT_NEAR(static_cast<double>(trace.requests.size()), expected, 5 * std::sqrt(spread));
   EXPECT_GT(trace.images.size(), trace.requests.size() / 2);
   const auto text = read_trace(folder + "deepseek-r1", options).value();
-  EXPECT_NEAR(static_cast<double>(text.requests.size()) / 3'600, 14, 10) << "between 4 and 42 a second";
+  const double rate = static_cast<double>(text.requests.size()) / 3'600;
+  EXPECT_TRUE(rate > 4 && rate < 42) << rate << " a second: the day has 4 to 42";
   EXPECT_TRUE(text.images.empty());
 }
 

@@ -223,7 +223,9 @@ TEST(Resample, ConversationsStayWhole) {
   for (std::size_t i = 0; i < closed.requests.size(); ++i) {
     EXPECT_EQ(closed.requests[i].turn, i % 3);
     EXPECT_EQ(closed.requests[i].conversation, i / 3);
-    if (i % 3 == 0) EXPECT_LT(closed.requests[i].arrival, closed.span);
+    if (i % 3 == 0) {
+      EXPECT_LT(closed.requests[i].arrival, closed.span);
+    }
   }
   EXPECT_FALSE(resample(model::Trace{}, {}));
 }
