@@ -4,10 +4,11 @@
 
 #include <cstdlib>
 #include <unordered_set>
+#include <vector>
 
 #include "cluster/testing/virtual_world.h"
 #include "config/profile.h"
-#include "config/trace.h"
+#include "io/trace_reader.h"
 #include "queue/embedded_queue.h"
 
 namespace trimtab::cluster {
@@ -17,7 +18,6 @@ using testing::Ask;
 using testing::World;
 
 constexpr std::size_t kRequests = 600;
-constexpr std::int64_t kStepMs = 3'000;  // the trace's clock ticks in steps of this
 
 model::ClusterConfig config_for_conversations() {
   model::ClusterConfig config;  // its tiers and its budget are those of production
@@ -37,31 +37,32 @@ struct Replay {
   std::int64_t tokens = 0, prompt = 0, hit = 0;
 };
 
-Replay replay(const std::vector<config::TraceRequest>& trace) {
+Replay replay(const model::Trace& trace) {
   const auto config = config_for_conversations();
   const auto profile = config::load_profile("deepseek-v4.1-flash", "profiles").value();
   World world(config, profile, queue::EmbeddedQueue::make(config.prefill).value(), 17);
   world.keep_records(true);
   world.start();
   const Nanos start = world.loop().now();
-  base::Prng prng(17);
-  std::unordered_set<std::int64_t> seen;
+  std::unordered_set<std::uint64_t> seen;
   Replay result;
   std::int64_t wanted = 0;
-  for (std::size_t i = 0; i < std::min(kRequests, trace.size()); ++i) {
-    const config::TraceRequest& request = trace[i];
+  for (std::size_t i = 0; i < std::min(kRequests, trace.requests.size()); ++i) {
+    const model::TraceRequest& request = trace.requests[i];
+    std::vector<std::uint64_t> blocks;
+    for (const model::BlockRun& run : trace.runs_of(request)) {
+      for (std::uint32_t b = 0; b < run.count; ++b) blocks.push_back(run.first + b);
+    }
     Ask ask;
-    ask.prompt = request.input_tokens;
+    ask.prompt = request.prompt_tokens;
     ask.output_limit = std::max<std::int64_t>(request.output_tokens, 1);
-    for (std::size_t b = 0; b < request.blocks.size() && seen.contains(request.blocks[b]); ++b)
-      ask.shared += 512;
+    for (std::size_t b = 0; b < blocks.size() && seen.contains(blocks[b]); ++b)
+      ask.shared += trace.block_tokens;
     ask.shared = std::min(ask.shared, ask.prompt);
-    seen.insert(request.blocks.begin(), request.blocks.end());
+    seen.insert(blocks.begin(), blocks.end());
     wanted += ask.output_limit;
     result.prompt += ask.prompt;
-    const auto inside = static_cast<std::int64_t>(prng.below(kStepMs * 1'000));
-    const Nanos at = start + Nanos{request.arrival_ms * 1'000'000 + inside * 1'000};
-    world.loop().at(at, [&world, ask] { world.submit(ask); });
+    world.loop().at(start + request.arrival, [&world, ask] { world.submit(ask); });
   }
   EXPECT_TRUE(world.run_out(Nanos{3'600'000'000'000})) << "it does not come to an end";
   for (const std::string& what : world.violations()) ADD_FAILURE() << what;
@@ -82,7 +83,7 @@ Replay replay(const std::vector<config::TraceRequest>& trace) {
 TEST(RecordedLoad, ConversationsAreServedWholeAndTwiceTheSame) {
   const char* data = std::getenv("TRIMTAB_DATA");
   if (data == nullptr) GTEST_SKIP() << "TRIMTAB_DATA names no folder of recorded traces";
-  const auto trace = config::load_trace(std::string(data) + "/traces/mooncake_conversation.jsonl");
+  const auto trace = io::read_trace(std::string(data) + "/traces/mooncake_conversation.jsonl", {});
   ASSERT_TRUE(trace) << to_string(trace.error());
   const Replay first = replay(*trace);
   EXPECT_EQ(first.hash, replay(*trace).hash);

@@ -4,17 +4,13 @@
 #include <string_view>
 
 #include "config/cluster_config.h"
-#include "config/trace.h"
 
-/// Any text is a configuration (or a trace) or an error with its place; what was accepted prints and loads
-/// back.
+/// Any text is a configuration or an error with its place; what was accepted prints and loads back.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace trimtab::config;
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const auto config = parse_cluster_config(text, "fuzz.toml");
   if (!config && (config.error().message.empty() || config.error().origin.empty())) std::abort();
   if (config && !parse_cluster_config(cluster_config_toml(*config), "printed.toml")) std::abort();
-  const auto trace = parse_trace(text, "fuzz.jsonl");
-  if (!trace && trace.error().message.empty()) std::abort();
   return 0;
 }

@@ -91,7 +91,7 @@ base::Result<model::Trace> each_line(std::string_view text, const std::string& n
   dom::parser parser;
   LineScanner lines(text);
   while (lines.next() && static_cast<std::int64_t>(trace.requests.size()) < options.requests_max) {
-    if (lines.line().empty()) continue;
+    if (lines.line().find_first_not_of(" \t") == std::string_view::npos) continue;
     JsonLine line(name, lines.number());
     if (!line.parse(parser, lines.line())) {
       if (lines.unfinished()) {

@@ -26,9 +26,8 @@ TraceFormat detect(std::string_view text) {
   while (lines.next() && lines.line().empty()) {
   }
   const std::string_view first = lines.line();
-  if (first.find("\"hash_ids\"") != std::string_view::npos) return TraceFormat::kMooncake;
-  if (first.find("\"input_length\"") != std::string_view::npos) return TraceFormat::kMooncake;
   if (first.find("\"conversation\"") != std::string_view::npos) return TraceFormat::kAgentic;
+  if (first.find('{') == first.find_first_not_of(" \t")) return TraceFormat::kMooncake;
   if (first.find("ContextTokens") != std::string_view::npos) return TraceFormat::kAzure;
   return TraceFormat::kCsv;
 }

@@ -43,6 +43,63 @@ TEST(Trace, FinerArrivalsAreTakenAsTheyAre) {
   EXPECT_EQ(trace.requests[1].arrival, Nanos{3'001'000'000});
 }
 
+TEST(Trace, WhatAReaderDoesNotKnowIsPassedOver) {
+  const auto trace = parse_trace(
+                         "{\"timestamp\": 3000, \"input_length\": 6758, \"output_length\": 500, "
+                         "\"hash_ids\": [0, 14, 15]}\r\n"
+                         " \n\n"
+                         "{\"model\":\"x\",\"output_length\":3,\"input_length\":7,\"timestamp\":3001}",
+                         "t", {})
+                         .value();
+  ASSERT_EQ(trace.requests.size(), 2U);
+  EXPECT_EQ(trace.requests[0].prompt_tokens, 6758);
+  EXPECT_EQ(trace.requests[0].output_tokens, 500);
+  ASSERT_EQ(trace.runs_of(trace.requests[0]).size(), 2U);
+  EXPECT_EQ(trace.runs_of(trace.requests[0])[1].count, 2U);
+  EXPECT_EQ(trace.requests[1].prompt_tokens, 7);
+  EXPECT_TRUE(trace.runs_of(trace.requests[1]).empty());
+}
+
+TEST(Trace, LengthsThatNoRequestHasAreRefused) {
+  const auto with = [](const std::string& members) { return refused("{\"timestamp\":1," + members + "}\n"); };
+  EXPECT_THAT(with(R"("output_length":3)"), HasSubstr("t.jsonl:1: \"input_length\" is missing"));
+  EXPECT_THAT(with(R"("input_length":0,"output_length":3)"), HasSubstr("a prompt of 0 tokens"));
+  EXPECT_THAT(with(R"("input_length":99999999999,"output_length":3)"),
+              HasSubstr("a prompt of 99999999999 tokens"));
+  EXPECT_THAT(with(R"("input_length":9,"output_length":-1)"), HasSubstr("an output of -1 tokens"));
+  EXPECT_THAT(with(R"("input_length":9,"output_length":1e99)"), HasSubstr("1e+99, not a whole number"));
+  EXPECT_THAT(with(R"("input_length":9,"output_length":3,"hash_ids":7)"),
+              HasSubstr("\"hash_ids\" is 7, not a list"));
+  for (const std::string list : {"[1, 2", "[1 x]", "["})
+    EXPECT_THAT(with(R"("input_length":9,"output_length":3,"hash_ids":)" + list),
+                HasSubstr("not a JSON object"))
+        << list;
+  EXPECT_THAT(refused(" \n\n"), HasSubstr("t.jsonl"));
+  EXPECT_FALSE(read_trace("/nothing/here.jsonl", {}));
+}
+
+TEST(Trace, ASliceBeginsAtItsOwnZero) {
+  const std::string text = "arrival_s,prompt_tokens,output_tokens\n0,10,1\n5,20,1\n7,30,1\n9,40,1\n";
+  TraceOptions options;
+  options.from_s = 5;
+  options.for_s = 4;
+  const auto trace = parse_trace(text, "t", options).value();
+  ASSERT_EQ(trace.requests.size(), 2U);
+  EXPECT_EQ(trace.requests[0].arrival, Nanos{0});
+  EXPECT_EQ(trace.requests[1].prompt_tokens, 30);
+  EXPECT_EQ(trace.span, Nanos{4'000'000'000});
+  options.from_s = 10;
+  EXPECT_THAT(refused(text, options), HasSubstr("no request arrives in the slice from 10 s for 4 s"));
+  options.from_s = -1;
+  EXPECT_THAT(refused(text, options), HasSubstr("begin in s is -1"));
+  options = {};
+  options.clients = 3;
+  EXPECT_THAT(refused(text, options), HasSubstr("only client models have them"));
+  options = {};
+  options.format = TraceFormat::kServegen;
+  EXPECT_THAT(refused(text, options), HasSubstr("'servegen' is a directory"));
+}
+
 TEST(Trace, ErrorsSayWhere) {
   EXPECT_THAT(refused(kMooncakeLine + "{}\n"), HasSubstr("t.jsonl:2: \"timestamp\" is missing"));
   EXPECT_THAT(refused(kMooncakeLine + "nonsense\n"), HasSubstr("t.jsonl:2: not a JSON object"));
@@ -158,6 +215,11 @@ TEST(Trace, Recorded) {
   const std::string folder = std::string(data) + "/traces/";
   const auto conversation = read_trace(folder + "mooncake_conversation.jsonl", {}).value();
   EXPECT_EQ(conversation.requests.size(), 12'031U);
+  for (const auto& request : conversation.requests) {
+    std::int64_t blocks = 0;
+    for (const auto& run : conversation.runs_of(request)) blocks += run.count;
+    ASSERT_EQ(blocks, (request.prompt_tokens + 511) / 512);
+  }
   EXPECT_TRUE(std::ranges::is_sorted(conversation.requests, {}, &model::TraceRequest::arrival));
   const auto agentic = read_trace(folder + "agentic.jsonl", {}).value();
   EXPECT_EQ(agentic.requests.size(), 33'971U);

@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "base/prng.h"
-#include "config/trace.h"
+#include "io/trace_reader.h"
 #include "policy/decode/policy.h"
 
 namespace trimtab::policy {
@@ -17,9 +17,9 @@ const std::vector<std::int64_t>& recorded_tokens() {
     std::vector<std::int64_t> lengths;
     const char* path = std::getenv("TRIMTAB_TRACE");
     if (path == nullptr || *path == 0) return lengths;
-    const auto trace = config::load_trace(path);
+    const auto trace = io::read_trace(path, {});
     TRIMTAB_CHECK(trace.has_value(), to_string(trace.error()));
-    for (const config::TraceRequest& request : *trace) lengths.push_back(request.input_tokens);
+    for (const model::TraceRequest& request : trace->requests) lengths.push_back(request.prompt_tokens);
     return lengths;
   }();
   return tokens;

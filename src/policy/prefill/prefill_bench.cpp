@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "base/prng.h"
 #include "config/profile.h"
-#include "config/trace.h"
+#include "io/trace_reader.h"
 #include "policy/prefill/queues.h"
 #include "policy/prefill/rank_scheduler.h"
 #include "policy/prefill/tiers.h"
@@ -31,13 +31,13 @@ class Load {
   explicit Load(std::uint64_t seed) : prng_(seed) {
     const char* path = std::getenv("TRIMTAB_TRACE");
     if (path == nullptr || *path == 0) return;
-    const auto trace = config::load_trace(path);
+    const auto trace = io::read_trace(path, {});
     TRIMTAB_CHECK(trace.has_value(), to_string(trace.error()));
     const auto profile = config::load_profile("deepseek-v4.1-flash", "profiles");
     TRIMTAB_CHECK(profile.has_value(), "run the bench in the repository's root");
     const CostModel cost(*profile);
-    for (const config::TraceRequest& request : *trace) {
-      const TokenCount context{request.input_tokens};
+    for (const model::TraceRequest& request : trace->requests) {
+      const TokenCount context{request.prompt_tokens};
       recorded_.emplace_back(context, cost.request(TokenCount{0}, context));
     }
   }

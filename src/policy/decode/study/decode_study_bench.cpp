@@ -5,7 +5,7 @@
 #include <cstdlib>
 
 #include "base/check.h"
-#include "config/trace.h"
+#include "io/trace_reader.h"
 #include "policy/decode/study/study_cases.h"
 
 namespace trimtab::policy {
@@ -16,11 +16,11 @@ const std::vector<StudyRequest>& conversation() {
   static const std::vector<StudyRequest> requests = [] {
     const char* data = std::getenv("TRIMTAB_DATA");
     if (data == nullptr || *data == 0) return synthetic_conversation(12'000, 7);
-    const auto trace = config::load_trace(std::string(data) + "/traces/mooncake_conversation.jsonl");
+    const auto trace = io::read_trace(std::string(data) + "/traces/mooncake_conversation.jsonl", {});
     TRIMTAB_CHECK(trace.has_value(), to_string(trace.error()));
     std::vector<StudyRequest> made;
-    for (const config::TraceRequest& request : *trace)
-      made.push_back({request.input_tokens, request.output_tokens});
+    for (const model::TraceRequest& request : trace->requests)
+      made.push_back({request.prompt_tokens, request.output_tokens});
     return made;
   }();
   return requests;
