@@ -18,6 +18,15 @@ base::Result<std::unique_ptr<Cluster>> Cluster::make(const model::ClusterConfig&
                                                      std::unique_ptr<TierQueue> queue,
                                                      std::unique_ptr<policy::DecodePolicy> decode) {
   TRIMTAB_CHECK(queue != nullptr && decode != nullptr);
+  const std::size_t speeds = config.decode.speeds_permille.size();
+  if (speeds != 0 && speeds != config.decode.groups &&
+      speeds != std::size_t{config.decode.groups} * config.decode.ranks) {
+    return base::fail(base::Code::kInvalidArgument,
+                      "decode.speeds_permille has " + std::to_string(speeds) + " values for " +
+                          std::to_string(config.decode.groups) + " groups of " +
+                          std::to_string(config.decode.ranks) + " ranks; give one each or none",
+                      config.path);
+  }
   policy::VisionConfig vision_config;
   vision_config.seed = config.seed;
   auto vision = policy::make_vision_policy(vision_config);

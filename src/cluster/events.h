@@ -269,14 +269,25 @@ struct Cancelled {
   }
 };
 
+/// An operator asks that this running request decode on that rank, as a planned move does
+/// (`decode.moves_per_1000`). Ignored unless it runs, and the rank is open and has room.
+struct Move {
+  RequestId id;
+  RankId to;
+  template <class A>
+  void visit(A& a) {
+    a(id, to);
+  }
+};
+
 /// The instant of the last SetTimer has come (later is harmless, and so is one too many).
 struct Timer {
   template <class A>
   void visit(A&) {}
 };
 
-using Event =
-    std::variant<Submitted, Matched, Pull, Joined, Lost, Drain, PrefillStepped, PrefillDone, Encoded,
-                 EncodeFailed, Reserved, DecodeStepped, Preempted, RequestFailed, Released, Cancelled, Timer>;
+using Event = std::variant<Submitted, Matched, Pull, Joined, Lost, Drain, PrefillStepped, PrefillDone,
+                           Encoded, EncodeFailed, Reserved, DecodeStepped, Preempted, RequestFailed, Released,
+                           Cancelled, Timer, Move>;
 
 }  // namespace trimtab::cluster

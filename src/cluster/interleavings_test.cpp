@@ -41,7 +41,7 @@ bool ends_well(const Interleaved& world, Count& count) {
   count.cancelled += world.cancelled();
   const std::uint64_t left = world.cluster().census().total() + world.agents().accounts() + world.held();
   const bool ended = world.finished() + world.failed() + world.cancelled() == 1;
-  const bool whole = !world.finished() || world.tokens() == 3;
+  const bool whole = !world.finished() || world.tokens() == world.wanted();
   if (left == 0 && ended && whole && world.violations().empty()) return true;
   std::string story;
   for (const std::string& line : world.story()) story += "  " + line + "\n";
@@ -55,6 +55,9 @@ bool ends_well(const Interleaved& world, Count& count) {
 /// `states_max` different states; no case has as many as kStatesMax.
 Count explore(Special special, bool with_image, bool short_work, std::uint64_t states_max) {
   auto config = one_of_each();
+  const bool moves =
+      special == Special::kMove || special == Special::kMoveAndBack || special == Special::kMoveCancel;
+  if (moves) config.decode.ranks = 2;
   if (!short_work) config.prefill.chunk_tokens_max = 60;  // the place is reserved late
   model::Profile profile;
   profile.cost = model::QuadraticCost{1'000'000, 1'000'000, 5'000};
@@ -108,7 +111,7 @@ TEST_P(Interleavings, NothingIsLeftAndTheAnswerIsWhole) {
                   static_cast<unsigned long long>(count.cancelled));
       EXPECT_EQ(count.finished + count.failed + count.cancelled, count.paths);
       // What is lost once is redone: only a cancel or a deadline may keep a request from its end.
-      if (special == Special::kCancel) {
+      if (special == Special::kCancel || special == Special::kMoveCancel) {
         EXPECT_GT(count.cancelled, count.finished);
       } else if (special == Special::kDeadline) {
         EXPECT_GT(count.failed, 0U);
@@ -125,7 +128,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"prefill_lost", Special::kLosePrefill}, Case{"decode_lost", Special::kLoseDecode},
                       Case{"encoder_lost", Special::kLoseEncoder}, Case{"deadline", Special::kDeadline},
                       Case{"lease", Special::kLease}, Case{"refused", Special::kRefuse},
-                      Case{"hand_over_fails", Special::kHandOver}),
+                      Case{"hand_over_fails", Special::kHandOver}, Case{"moved", Special::kMove},
+                      Case{"moved_and_back", Special::kMoveAndBack}, Case{"moved_then_cancel", Special::kMoveCancel}),
     [](const ::testing::TestParamInfo<Case>& one) { return std::string(one.param.name); });
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace trimtab::cluster {
 ///
 ///   matching -> queued -> granted -> prefilling -> decoding -> done
 ///      ^          a rank's promise    |               |
-///      └── preempted, rank lost, lease expired ◄──────┘
+///      └─── preempted, moved, rank lost, lease expired
 enum class Stage : std::uint8_t {
   kMatching,    // the host computes keys and asks the pool
   kQueued,      // in its tier's queue
@@ -26,6 +26,7 @@ std::string_view name(Stage stage);
 /// The request's place on the decode side, which has a life of its own beside the prefill.
 enum class Seat : std::uint8_t {
   kNone,
+  kBound,      // it was moved: the rank is kept for it in our account, and asked when the prompt is due
   kWanted,     // no rank has room (or one has not let go of it yet): held, asked again after each change
   kReserving,  // a rank was asked
   kTarget,     // it said yes, and the prefill rank knows where to hand over
@@ -76,12 +77,14 @@ struct Life {
   Nanos spent;           // its share of the steps' time
 
   Seat seat = Seat::kNone;
-  RankId decode;                      // from kReserving on, kGone excluded
+  RankId decode;                      // kBound, and from kReserving on, kGone excluded
   std::optional<Nanos> wanted_since;  // in this pass
   TokenCount held_kv;                 // counted among the held while kWanted
   bool parked = false;                // kWanted only because a rank has not answered an abort yet
   bool held_logged = false;
-  bool ending = false;  // it is being forgotten: its id will not be used again
+  std::optional<Nanos> head_since;  // look-ahead: since when it is the oldest that waits
+  std::int64_t overtaken = 0;       // by requests behind it that found a place before it
+  bool ending = false;              // it is being forgotten: its id will not be used again
 
   TokenCount tokens() const { return prompt + generated; }
   TokenCount output_left() const { return output_limit - generated; }

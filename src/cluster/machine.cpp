@@ -148,7 +148,8 @@ void Machine::on(const Joined& event) {
       for (std::uint32_t r = 0; r < members_.ranks(Role::kDecode); ++r) {
         const RankId rank{place.engine, r};
         const std::int64_t blocks = members_.blocks_total(Place::of(Role::kDecode, rank));
-        decode_->add_rank(rank, {TokenCount{blocks * model::kBlockTokens}, config_.decode.max_running});
+        decode_->add_rank(
+            rank, {TokenCount{blocks * model::kBlockTokens}, config_.decode.max_running, speed_of(rank)});
         if (!open) decode_->set_open(rank, false);
       }
       break;

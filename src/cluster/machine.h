@@ -38,6 +38,10 @@ struct MachineLimits {
   Nanos computed_hold{1'000'000'000};
   /// A decode rank that refused is left alone until it reports, at most this long.
   Nanos refusal_pause{200'000'000};
+  /// A moved request comes back through the pool. When the pool has not kept all but this much of one, moves
+  /// cost prefill time: none is made for a while.
+  TokenCount move_loss_max{2 * model::kBlockTokens};
+  Nanos moves_pause{60'000'000'000};
 };
 
 /// The inside of `Cluster`: one state, its events handled in one file each part of a request's life.
@@ -45,6 +49,7 @@ struct MachineLimits {
 ///   machine_status.cpp what stands where
 ///   machine_life.cpp   submission, match, requeue, and every way a request ends
 ///   machine_prefill.cpp, machine_vision.cpp, machine_decode.cpp   the three kinds of engines
+///   machine_moves.cpp  running requests that change decode ranks
 class Machine {
  public:
   struct Parts {
@@ -132,6 +137,12 @@ class Machine {
   void on(const Preempted& event);
   /// Looks for a decode place; true when one was asked for. False: held, or the request ended.
   bool want_seat(Life& life);
+  policy::DecodeRequest seat_request(const Life& life) const;
+  policy::DecodeDecision choose_seat(const Life& life, const std::vector<RankId>& excluded);
+  /// Acts on the decision; true when a place was asked for.
+  bool take_seat(Life& life, const policy::DecodeDecision& decision, bool parked);
+  void ask_seat(Life& life, TokenCount reserve);
+  TokenCount room_for(const Life& life) const;
   void hold_seat(Life& life, bool parked);
   /// The life goes on while a decode rank still has to let go of it: the room stays counted, under another
   /// id.
@@ -141,7 +152,21 @@ class Machine {
   void decode_ended(Life& life);
   void reopen(RankId rank);
   void retry_held();
+  void retry_in_order();
+  void retry_window();
+  std::int64_t speed_of(RankId rank) const;
+  /// Under which id the decode account has what the place holds of the request.
+  RequestId account_at(Place place, RequestId id) const;
   void log_choice(Life& life, const policy::DecodeDecision& decision, TokenCount reserve);
+
+  // machine_moves.cpp
+  void on(const Move& event);
+  bool movable(const Life& life, RankId to) const;
+  void move(Life& life, RankId to, const std::string& why);
+  void plan_moves(RankId reported);
+  bool take_bound(Life& life);
+  bool give_up_bound(const policy::DecodeDecision& decision);
+  void came_back(const Life& life);
 
   // shared
   void enter(Life& life, Stage stage);
@@ -194,6 +219,9 @@ class Machine {
   std::size_t parked_ = 0;                                        // of held_
   std::map<std::pair<Place, RequestId>, RequestId> quarantined_;  // the id in the decode account
   std::uint64_t alias_ = UINT64_MAX;
+  std::vector<policy::DecodeMove> planned_;  // until the rank that lets go reports
+  std::set<RequestId> bound_;                // Seat::kBound
+  Nanos moves_from_;                         // none before
 
   bool records_ = true;
   Nanos now_;

@@ -32,21 +32,52 @@ void Machine::log_choice(Life& life, const policy::DecodeDecision& decision, Tok
   });
 }
 
-bool Machine::want_seat(Life& life) {
-  const RequestId id = life.id;
-  if (!life.wanted_since) life.wanted_since = now_;
+policy::DecodeRequest Machine::seat_request(const Life& life) const {
   // The KV at the hand-over has the token that the prefill draws to come.
-  const TokenCount kv = life.tokens() + TokenCount{1};
-  const TokenCount queued = held_tokens_ - (life.seat == Seat::kWanted ? life.held_kv : TokenCount{});
-  // A rank that was told to let go of the request has to answer before it can be asked for it again.
-  const std::vector<RankId> excluded = unanswered(id);
+  const bool held = life.seat == Seat::kWanted;
+  const bool ahead = decode_->config().window > 1;
+  policy::DecodeRequest request{life.id, life.tokens() + TokenCount{1},
+                                held_tokens_ - (held ? life.held_kv : TokenCount{}),
+                                ahead ? life.head_since.value_or(now_) : *life.wanted_since};
+  request.overtaken = life.overtaken;
+  request.queued = static_cast<std::int64_t>(held_.size()) - (held ? 1 : 0);
+  return request;
+}
+
+policy::DecodeDecision Machine::choose_seat(const Life& life, const std::vector<RankId>& excluded) {
   for (const RankId rank : excluded) decode_->set_open(rank, false);
-  const policy::DecodeDecision decision = decode_->decide({id, kv, queued, *life.wanted_since}, now_);
+  policy::DecodeDecision decision = decode_->decide(seat_request(life), now_);
   for (const RankId rank : excluded) {
     if (!refused_.contains(rank)) decode_->set_open(rank, members_.open(Place::of(Role::kDecode, rank)));
   }
-  const TokenCount growth = std::min(life.output_left(), TokenCount{config_.decode.headroom_tokens});
-  const TokenCount reserve = life.tokens() + growth;
+  return decision;
+}
+
+bool Machine::want_seat(Life& life) {
+  if (life.seat == Seat::kBound) {
+    if (take_bound(life)) return true;
+    let_go_seat(life);
+  }
+  if (!life.wanted_since) life.wanted_since = now_;
+  // A rank that was told to let go of the request has to answer before it can be asked for it again.
+  const std::vector<RankId> excluded = unanswered(life.id);
+  // With look-ahead, who waits already is looked at together with it.
+  if (decode_->config().window > 1 && excluded.empty() && life.seat != Seat::kWanted &&
+      held_.size() > parked_) {
+    hold_seat(life, false);
+    return false;
+  }
+  policy::DecodeDecision decision = choose_seat(life, excluded);
+  if (give_up_bound(decision)) decision = choose_seat(life, excluded);
+  return take_seat(life, decision, !excluded.empty());
+}
+
+TokenCount Machine::room_for(const Life& life) const {
+  return life.tokens() + std::min(life.output_left(), TokenCount{config_.decode.headroom_tokens});
+}
+
+bool Machine::take_seat(Life& life, const policy::DecodeDecision& decision, bool parked) {
+  const TokenCount reserve = room_for(life);
   if (!decision.rank && decision.reason.rule == policy::DecodeRule::kNeverFits) {
     log_choice(life, decision, reserve);
     if (life.generated.value > 0) {
@@ -59,21 +90,28 @@ bool Machine::want_seat(Life& life) {
   if (!decision.rank) {
     if (!life.held_logged) log_choice(life, decision, reserve);
     life.held_logged = true;
-    hold_seat(life, !excluded.empty());
+    hold_seat(life, parked);
     return false;
   }
+  const RequestId id = life.id;
   if (life.seat == Seat::kWanted) let_go_seat(life);
   life.held_logged = false;
+  life.overtaken = 0;
+  life.head_since.reset();
   log_choice(life, decision, reserve);
-  life.seat = Seat::kReserving;
   life.decode = *decision.rank;
-  decode_->reserve(id, life.decode, kv, now_, life.preemptions);
+  decode_->reserve(id, life.decode, life.tokens() + TokenCount{1}, now_, life.preemptions);
   hold(Place::of(Role::kDecode, life.decode), id);
-  emit(Reserve{id, life.decode, reserve});
+  ask_seat(life, reserve);
+  return true;
+}
+
+void Machine::ask_seat(Life& life, TokenCount reserve) {
+  life.seat = Seat::kReserving;
+  emit(Reserve{life.id, life.decode, reserve});
   // By our account there is room; the answer comes while the prompt is computed. Should it be no, the
   // finished KV waits in the prefill rank for the next choice, for a bounded time.
   if (life.stage == Stage::kGranted) start_prefill(life);
-  return true;
 }
 
 std::vector<RankId> Machine::unanswered(RequestId id) const {
@@ -88,9 +126,21 @@ std::vector<RankId> Machine::unanswered(RequestId id) const {
 void Machine::quarantine(Life& life, Place place) {
   if (life.ending) return;
   const RequestId alias{alias_--};
-  decode_->ended(life.id, now_);
-  decode_->reserve(alias, place.rank_id(), life.tokens() + TokenCount{1}, now_);
+  const bool known = decode_->leaves(life.id, alias);
+  TRIMTAB_CHECK(known, "a decode place without an account");
   quarantined_[{place, life.id}] = alias;
+}
+
+RequestId Machine::account_at(Place place, RequestId id) const {
+  const auto alias = quarantined_.find({place, id});
+  return alias == quarantined_.end() ? id : alias->second;
+}
+
+std::int64_t Machine::speed_of(RankId rank) const {
+  const std::vector<std::int64_t>& speeds = config_.decode.speeds_permille;
+  if (speeds.empty()) return 1000;
+  const bool by_group = speeds.size() == config_.decode.groups;
+  return speeds.at(by_group ? rank.engine.value : rank.engine.value * config_.decode.ranks + rank.rank);
 }
 
 void Machine::hold_seat(Life& life, bool parked) {
@@ -108,15 +158,52 @@ void Machine::hold_seat(Life& life, bool parked) {
   held_tokens_ += life.held_kv;
 }
 
+void Machine::retry_held() {
+  if (decode_->config().window > 1) {
+    retry_window();
+  } else {
+    retry_in_order();
+  }
+}
+
 // First come, first served: while the oldest finds no room the younger ones do not overtake it, or a stream
 // of small requests would keep a large one out for ever.
-void Machine::retry_held() {
+void Machine::retry_in_order() {
   const std::vector<std::pair<Nanos, RequestId>> order(held_.begin(), held_.end());
   for (const auto& [since, id] : order) {
     Life* life = find(id);
     if (life == nullptr || life->seat != Seat::kWanted) continue;
     if (want_seat(*life) || find(id) == nullptr) continue;
     if (!life->parked) return;  // a parked one waits for one rank's answer, not for room
+  }
+}
+
+// The policy picks among the oldest, and bounds how often one of them is overtaken.
+void Machine::retry_window() {
+  if (parked_ > 0) {
+    const std::vector<std::pair<Nanos, RequestId>> order(held_.begin(), held_.end());
+    for (const auto& [since, id] : order) {
+      Life* life = find(id);
+      if (life != nullptr && life->seat == Seat::kWanted && life->parked) want_seat(*life);
+    }
+  }
+  while (held_.size() > parked_) {
+    std::vector<policy::DecodeRequest> waiting;
+    for (const auto& [since, id] : held_) {
+      Life& life = lives_.at(id);
+      if (life.parked) continue;
+      // How long a ceiling may hold it counts from here: behind others, it was not the ceiling that held it.
+      if (waiting.empty() && !life.head_since) life.head_since = now_;
+      waiting.push_back(seat_request(life));
+      if (waiting.size() == static_cast<std::size_t>(decode_->config().window)) break;
+    }
+    policy::DecodePick pick = decode_->decide_next(waiting, now_);
+    if (give_up_bound(pick.decision)) pick = decode_->decide_next(waiting, now_);
+    for (std::size_t i = 0; i < pick.index && pick.decision.rank; ++i) {
+      ++lives_.at(waiting[i].id).overtaken;
+    }
+    const RequestId id = waiting[pick.index].id;
+    if (!take_seat(lives_.at(id), pick.decision, false) && find(id) != nullptr) return;
   }
 }
 
@@ -146,10 +233,11 @@ void Machine::on(const Reserved& event) {
   extend_leases(Place::of(Role::kPrefill, *life.prefill));
 }
 
-/// The rank holds nothing of it any more.
+/// The rank holds nothing of it any more (or, kBound, was never asked).
 void Machine::decode_ended(Life& life) {
   unhold(Place::of(Role::kDecode, life.decode), life.id);
   decode_->ended(life.id, now_);
+  bound_.erase(life.id);
   life.seat = Seat::kNone;
 }
 
@@ -163,8 +251,9 @@ void Machine::on(const DecodeStepped& event) {
       // It streams on until its abort arrives, and the report below counts that: so must the account, or the
       // difference would stay as a phantom load when the rank falls idle.
       if (releases_.pending(token.id, place)) {
-        decode_->grew(token.id, token.count, now_);
-        if (token.finish != model::FinishReason::kNone) decode_->ended(token.id, now_);
+        const RequestId account = account_at(place, token.id);
+        decode_->grew(account, token.count, now_);
+        if (token.finish != model::FinishReason::kNone) decode_->ended(account, now_);
       }
       continue;
     }
@@ -190,6 +279,7 @@ void Machine::on(const DecodeStepped& event) {
     decode_->report(report);
   }
   reopen(event.from);
+  plan_moves(event.from);
   retry_held();
   serve();
 }
@@ -215,6 +305,8 @@ void Machine::seat_lost(Life& life, base::Code code, const std::string& why) {
     case Seat::kReserving:
       want_seat(life);  // nothing was handed over: only the choice is made again
       break;
+    case Seat::kBound:
+      break;  // nothing was asked of it yet: the choice is made when the prompt is due
     case Seat::kTarget:
       life.seat = Seat::kGone;
       break;

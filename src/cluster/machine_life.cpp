@@ -112,6 +112,7 @@ void Machine::on(const Matched& event) {
   life->prefilled = event.hit;
   life->quota = cost_.request(life->hit, life->tokens());
   life->spent = Nanos{};
+  if (life->seat == Seat::kBound) came_back(*life);
   std::uint32_t to_encode = 0;
   for (const ImageLife& image : life->images) to_encode += life->needs(image) ? 1 : 0;
   log(life->id, [&] { return MatchRecord{life->tokens(), life->hit, life->quota, to_encode}; });
@@ -163,6 +164,7 @@ void Machine::requeue(Life& life, Place from, bool counts, base::Code code, cons
   }
   enter(life, Stage::kMatching);
   life.wanted_since.reset();
+  life.head_since.reset();
   life.held_logged = false;
   emit(Match{life.id});
 }
@@ -221,6 +223,9 @@ void Machine::let_go_seat(Life& life) {
       break;
     case Seat::kGone:
       break;
+    case Seat::kBound:
+      decode_ended(life);
+      return;
     case Seat::kReserving:
     case Seat::kTarget:
     case Seat::kRunning: {

@@ -17,13 +17,18 @@ void Machine::on(const Pull& event) {
 }
 
 // While a request waits for room on the decode side, no further one is let into an engine: what cannot go on
-// must not hold prefill memory, and work waits here, never inside an engine.
+// must not hold prefill memory, and work waits here, never inside an engine. Look-ahead lets as many wait as
+// it looks at; they have a lease, and no prefill memory either.
 void Machine::serve() {
-  while (held_.size() == parked_) {
+  const auto window = static_cast<std::size_t>(decode_->config().window);
+  bool any = false;
+  while (held_.size() - parked_ < window) {
     const std::optional<policy::Grant> granted = queue_->next(now_);
-    if (!granted) return;
+    if (!granted) break;
     grant(*granted);
+    any = true;
   }
+  if (any && window > 1) retry_held();
 }
 
 void Machine::grant(const policy::Grant& granted) {
@@ -107,7 +112,8 @@ void Machine::on(const PrefillStepped& event) {
     });
     if (!life->needs_decode()) continue;
     if (life->prefilled == life->tokens() && life->seat != Seat::kTarget) wait_for_target(*life);
-    if (life->seat == Seat::kNone && seat_is_due(*life)) want_seat(*life);
+    const bool unasked = life->seat == Seat::kNone || life->seat == Seat::kBound;
+    if (unasked && seat_is_due(*life)) want_seat(*life);
   }
 }
 

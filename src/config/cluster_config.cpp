@@ -72,6 +72,22 @@ void read_decode(StrictTable table, model::DecodeConfig& out) {
   table.read("kv_blocks", out.kv_blocks, 1, 1LL << 24);
   table.read("headroom_tokens", out.headroom_tokens, 1, 1LL << 20);
   table.read("policy", out.policy);
+  table.read("window", out.window, 1, 4'096);
+  table.read("hold_max_ms", out.hold_max_ms, 0, kDayMs);
+  table.read("graph_step", out.graph_step, 1, 65'535);
+  table.read("moves_per_1000", out.moves_per_1000, 0, 10'000);
+  table.read("move_interval_ms", out.move_interval_ms, 0, kDayMs);
+  table.read("move_rest_ms", out.move_rest_ms, 0, kDayMs);
+  table.read("move_tokens_per_s", out.move_tokens_per_s, 0, 1LL << 40);
+  table.read("speeds_permille", out.speeds_permille, 1, 100'000);
+  const std::size_t speeds = out.speeds_permille.size();
+  if (speeds != 0 && speeds != out.groups && speeds != std::size_t{out.groups} * out.ranks) {
+    table.reject(
+        "speeds_permille",
+        fmt::format("speeds_permille has {} values; give one for each of the {} groups, one for each "
+                    "of the {} ranks, or none",
+                    speeds, out.groups, std::size_t{out.groups} * out.ranks));
+  }
 }
 
 void read_rest(StrictTable& root, model::ClusterConfig& out) {
@@ -223,6 +239,18 @@ std::string cluster_config_toml(const model::ClusterConfig& c) {
   put("max_running", number(c.decode.max_running), "requests per rank");
   put("kv_blocks", number(c.decode.kv_blocks), "KV arena of a rank, in blocks of 128 tokens");
   put("headroom_tokens", number(c.decode.headroom_tokens), "reserved beyond the prompt before the hand-over");
+  put("window", number(c.decode.window),
+      "of the requests that wait for a place, so many are looked at; 1: FIFO");
+  put("hold_max_ms", number(c.decode.hold_max_ms), "waterline_hold: the ceiling holds nobody longer");
+  put("graph_step", number(c.decode.graph_step),
+      "waterline_hold: captured batch sizes are multiples of it; 1: no padding");
+  put("moves_per_1000", number(c.decode.moves_per_1000),
+      "running requests that may change ranks, per 1,000 placed; 0: none");
+  put("move_interval_ms", number(c.decode.move_interval_ms), "at most one move (or swap) in this span");
+  put("move_rest_ms", number(c.decode.move_rest_ms), "no request moves twice within this span");
+  put("move_tokens_per_s", number(c.decode.move_tokens_per_s), "KV that may travel; 0: no limit");
+  put("speeds_permille", list(c.decode.speeds_permille),
+      "of each group, or of each rank, group by group; 1000 is nominal; empty: all alike");
   out += "\n[vision]\n";
   put("machines", number(c.vision.machines), "each image goes to one of them");
   put("encoders", number(c.vision.encoders), "per machine");

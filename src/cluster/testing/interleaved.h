@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <deque>
 #include <map>
 #include <memory>
@@ -16,7 +17,7 @@
 
 namespace trimtab::cluster::testing {
 
-/// One request over one prefill rank, one decode rank and one encoder, with every order of what can happen
+/// One request over one prefill rank, one decode rank (two for moves) and one encoder, with every order of what can happen
 /// open: at each point the caller picks one of `choices()`. Messages wait in both directions until they are
 /// picked, so answers cross with aborts in every possible way.
 class Interleaved {
@@ -31,7 +32,10 @@ class Interleaved {
     kDeadline,
     kLease,
     kRefuse,
-    kHandOver
+    kHandOver,
+    kMove,         // to the other rank
+    kMoveAndBack,  // and once more
+    kMoveCancel    // and then the client leaves
   };
   enum class Work { kDown, kUp, kWork, kMatch, kSpecial, kJoin, kTime };
   struct Choice {
@@ -43,8 +47,12 @@ class Interleaved {
               std::unique_ptr<TierQueue> queue, Special special, bool with_image)
       : agents_(config, profile), special_(special), image_(with_image) {
     cluster_ = Cluster::make(config, profile, std::move(queue)).value();
-    for (const Place& place : {prefill_, decode_, encoder_}) step(Joined{place, 64});
-    Submitted submitted{kId, TokenCount{kPrompt}, TokenCount{3}, {}, base::kForever};
+    moves_ = special == Special::kMove || special == Special::kMoveAndBack || special == Special::kMoveCancel;
+    specials_left_ = special == Special::kMoveAndBack || special == Special::kMoveCancel ? 2 : 1;
+    places_of_all_ = {prefill_, decode_, encoder_};
+    if (moves_) places_of_all_.push_back(other_);
+    for (const Place& place : places_of_all_) step(Joined{place, 64});
+    Submitted submitted{kId, TokenCount{kPrompt}, TokenCount{wanted()}, {}, base::kForever};
     if (special == Special::kDeadline) submitted.timeout = Nanos{1'000'000'000};
     if (with_image) submitted.images.push_back({10, 20, 64, 64, 16, {}});
     step(submitted);
@@ -53,7 +61,7 @@ class Interleaved {
   std::vector<Choice> choices() const {
     std::vector<Choice> all;
     if (match_) all.push_back({Work::kMatch, {}});
-    for (const Place& place : {prefill_, decode_, encoder_}) {
+    for (const Place& place : places_of_all_) {
       const auto found = places_.find(place);
       if (found == places_.end()) continue;
       if (!found->second.down.empty()) all.push_back({Work::kDown, place});
@@ -61,8 +69,11 @@ class Interleaved {
       if (can_work(place)) all.push_back({Work::kWork, place});
       if (found->second.gone) all.push_back({Work::kJoin, place});
     }
-    const bool own = special_ != Special::kNone && special_ != Special::kRefuse &&
-                     special_ != Special::kHandOver && !special_done_;
+    bool own = special_ != Special::kNone && special_ != Special::kRefuse &&
+               special_ != Special::kHandOver && specials_left_ > 0;
+    // A move of a request that does not run is nothing.
+    if (moves_ && !(special_ == Special::kMoveCancel && specials_left_ == 1))
+      own = own && (decoding_[0].running || decoding_[1].running);
     // When nothing else can happen, time goes on.
     if (all.empty() && live_ && timer_) all.push_back({Work::kTime, {}});
     // After the request's end a cancel, a deadline or a lease has nothing to meet.
@@ -81,9 +92,10 @@ class Interleaved {
   bool failed() const { return failed_; }
   bool cancelled() const { return cancelled_; }
   std::int64_t tokens() const { return tokens_; }
+  std::int64_t wanted() const { return moves_ ? 4 : 3; }
   const std::vector<std::string>& violations() const { return violations_; }
   std::size_t held() const {
-    return prefill_state_.has_value() + decode_state_.has_value() + encoding_ + embeddings_;
+    return prefill_state_.has_value() + decoding_[0].there + decoding_[1].there + encoding_ + embeddings_;
   }
   const std::vector<std::string>& story() const { return story_; }
 
@@ -99,9 +111,10 @@ class Interleaved {
     std::int64_t tokens = 0;
     bool target = false, embeddings = false, stepped = false, computed = false, hand_over = true;
     std::uint64_t target_generation = 0;
+    std::uint32_t target_rank = 0;
   };
   struct Decoding {
-    bool running = false, written = false;
+    bool there = false, running = false, written = false;
     std::int64_t position = 0, left = 0;
   };
   bool can_work(const Place& place) const {
@@ -110,7 +123,7 @@ class Interleaved {
       // Without a target the finished KV waits, as in the reference engine.
       return !prefill_state_->computed || prefill_state_->target || !prefill_state_->hand_over;
     }
-    if (place == decode_) return decode_state_ && decode_state_->running;
+    if (place.role == model::Role::kDecode) return decoding_[place.rank].running;
     return encoding_;
   }
   void step(const Event& event);
@@ -124,6 +137,9 @@ class Interleaved {
   const Place prefill_{model::Role::kPrefill, EngineId{0}, 0};
   const Place decode_{model::Role::kDecode, EngineId{0}, 0};
   const Place encoder_{model::Role::kVision, EngineId{0}, 0};
+  const Place other_{model::Role::kDecode, EngineId{0}, 1};
+  std::vector<Place> places_of_all_;
+  bool moves_ = false;
   PullAgents agents_;
   Special special_;
   bool image_;
@@ -131,16 +147,17 @@ class Interleaved {
   std::map<Place, Channel> places_;
   std::optional<std::int64_t> match_;
   std::optional<Prefilling> prefill_state_;
-  std::optional<Decoding> decode_state_;
+  std::array<Decoding, 2> decoding_;  // by rank
   bool encoding_ = false;
   std::uint64_t decode_generation_ = 0;
   std::int64_t embeddings_ = 0;  // at the host
   Nanos now_;
   std::optional<Nanos> timer_;
-  bool live_ = true, finished_ = false, failed_ = false, cancelled_ = false, special_done_ = false;
+  bool live_ = true, finished_ = false, failed_ = false, cancelled_ = false;
+  int specials_left_ = 1;
   std::int64_t tokens_ = 0;
   std::uint64_t told_ = 0;                                         // hash of all events stepped
-  std::deque<std::int64_t> prefill_positions_, decode_positions_;  // of the tokens in the up queues
+  std::map<Place, std::deque<std::int64_t>> positions_;            // of the tokens in the up queues
   std::optional<std::int64_t> position_;                           // of the token in the event under way
   std::vector<std::string> violations_, story_;
 };
@@ -164,17 +181,18 @@ inline std::uint64_t Interleaved::fingerprint() const {
   }
   add(match_.value_or(-1));
   if (prefill_state_) {
+    add(prefill_state_->target_rank);
     add(prefill_state_->tokens * 32 + prefill_state_->computed * 16 + prefill_state_->hand_over * 8 +
         prefill_state_->target * 4 + prefill_state_->embeddings * 2 + prefill_state_->stepped);
   }
   add(-2);
-  if (decode_state_) {
-    add(decode_state_->position * 64 + decode_state_->left * 4 + decode_state_->running * 2 +
-        decode_state_->written);
+  for (const Decoding& one : decoding_) {
+    add(one.there ? one.position * 64 + one.left * 4 + one.running * 2 + one.written : -3);
   }
   add(static_cast<std::int64_t>(decode_generation_ * 2) +
       (prefill_state_ && prefill_state_->target_generation == 1));
-  add(embeddings_ * 8 + encoding_ * 4 + special_done_ * 2 + live_);
+  add(embeddings_ * 8 + encoding_ * 4 + live_);
+  add(specials_left_);
   return hash;
 }
 

@@ -38,8 +38,10 @@ inline void Interleaved::perform(const Action& action, const Event&) {
     if (embeddings_-- == 0) violations_.push_back("embeddings dropped that the host does not have");
   } else if (std::holds_alternative<StartEncode>(action)) {
     send(encoder_);
-  } else if (std::holds_alternative<Reserve>(action) || std::holds_alternative<StartDecode>(action)) {
-    send(decode_);
+  } else if (const auto* reserve = std::get_if<Reserve>(&action)) {
+    send(Place::of(model::Role::kDecode, reserve->rank));
+  } else if (const auto* decode = std::get_if<StartDecode>(&action)) {
+    send(Place::of(model::Role::kDecode, decode->rank));
   } else if (const auto* abort = std::get_if<Abort>(&action)) {
     send(abort->place);
   } else if (std::holds_alternative<Deliver>(action)) {
@@ -76,7 +78,7 @@ inline void Interleaved::take(const Choice& choice) {
     case Work::kUp: {
       const Event event = std::move(channel.up.front());
       channel.up.pop_front();
-      auto& positions = choice.place == prefill_ ? prefill_positions_ : decode_positions_;
+      auto& positions = positions_[choice.place];
       position_.reset();
       if (std::holds_alternative<PrefillDone>(event) || std::holds_alternative<DecodeStepped>(event)) {
         position_ = positions.front();
@@ -95,7 +97,7 @@ inline void Interleaved::take(const Choice& choice) {
       step(Timer{});
       break;
     case Work::kSpecial:
-      special_done_ = true;
+      --specials_left_;
       special();
       break;
     case Work::kJoin:
@@ -112,9 +114,10 @@ inline void Interleaved::engine_reads(const Place& place, const Action& action) 
     prefill_state_->tokens = start->tokens.value;
     prefill_state_->embeddings = !image_;
     prefill_state_->hand_over = start->hand_over;
-  } else if (std::holds_alternative<SendTarget>(action)) {
+  } else if (const auto* target = std::get_if<SendTarget>(&action)) {
     if (prefill_state_) {
       prefill_state_->target = true;
+      prefill_state_->target_rank = target->decode.rank;
       prefill_state_->target_generation = decode_generation_;
     }
   } else if (std::holds_alternative<SendEmbeddings>(action)) {
@@ -122,20 +125,21 @@ inline void Interleaved::engine_reads(const Place& place, const Action& action) 
   } else if (std::holds_alternative<StartEncode>(action)) {
     encoding_ = true;
   } else if (std::holds_alternative<Reserve>(action)) {
-    if (decode_state_) violations_.push_back("Reserve twice");
-    const bool refuse = special_ == Special::kRefuse && !std::exchange(special_done_, true);
-    if (!refuse) decode_state_ = Decoding{};
-    up(decode_, Reserved{decode_.rank_id(), kId, !refuse, 10});
+    if (decoding_[place.rank].there) violations_.push_back("Reserve twice");
+    const bool refuse = special_ == Special::kRefuse && std::exchange(specials_left_, 0) > 0;
+    if (!refuse) decoding_[place.rank] = Decoding{true};
+    up(place, Reserved{place.rank_id(), kId, !refuse, 10});
   } else if (const auto* decode = std::get_if<StartDecode>(&action)) {
-    if (!decode_state_ || !decode_state_->written) {
+    Decoding& there = decoding_[place.rank];
+    if (!there.there || !there.written) {
       violations_.push_back("StartDecode without KV in place");
       return;
     }
-    decode_state_->running = true;
-    decode_state_->left = decode->output_left.value;
+    there.running = true;
+    there.left = decode->output_left.value;
   } else if (std::holds_alternative<Abort>(action)) {
     if (place == prefill_) prefill_state_.reset();
-    if (place == decode_) decode_state_.reset();
+    if (place.role == model::Role::kDecode) decoding_[place.rank] = Decoding{};
     if (place == encoder_) encoding_ = false;
     up(place, Released{place, kId, 10});
   }
@@ -157,33 +161,35 @@ inline void Interleaved::engine_works(const Place& place) {
     const Prefilling done = *prefill_state_;
     prefill_state_.reset();
     bool handed = done.target;
-    if (handed && special_ == Special::kHandOver) handed = std::exchange(special_done_, true);
+    if (handed && special_ == Special::kHandOver) handed = std::exchange(specials_left_, 0) == 0;
     // The memory of a decode rank that is gone harms nobody.
     if (handed && done.target_generation == decode_generation_) {
-      if (!decode_state_) {
+      Decoding& there = decoding_[done.target_rank];
+      if (!there.there) {
         violations_.push_back("KV was written into freed decode blocks");
       } else {
-        decode_state_->written = true;
-        decode_state_->position = done.tokens + 1;
+        there.written = true;
+        there.position = done.tokens + 1;
       }
     }
     PrefillDone event{prefill_.rank_id(),        kId, handed, TokenCount{0}, TokenCount{done.tokens},
                       model::FinishReason::kNone};
-    prefill_positions_.push_back(done.tokens);
+    positions_[prefill_].push_back(done.tokens);
     up(prefill_, event);
-  } else if (place == decode_) {
+  } else if (place.role == model::Role::kDecode) {
+    Decoding& there = decoding_[place.rank];
     DecodeStepped event;
-    event.from = decode_.rank_id();
-    const bool last = --decode_state_->left == 0;
+    event.from = place.rank_id();
+    const bool last = --there.left == 0;
     event.tokens.push_back({kId, last ? model::FinishReason::kLength : model::FinishReason::kNone});
-    decode_positions_.push_back(decode_state_->position++);
+    positions_[place].push_back(there.position++);
     if (last) {
-      decode_state_.reset();
+      there = Decoding{};
     } else {
       event.running = 1;
-      event.kv = TokenCount{decode_state_->position};
+      event.kv = TokenCount{there.position};
     }
-    up(decode_, event);
+    up(place, event);
   } else {
     encoding_ = false;
     up(encoder_, Encoded{encoder_.encoder_id(), kId, 0, Nanos{1}});
@@ -194,12 +200,11 @@ inline void Interleaved::lose(const Place& place) {
   places_[place].down.clear();
   places_[place].up.clear();
   places_[place].gone = true;
+  positions_[place].clear();
   if (place == prefill_) {
     prefill_state_.reset();
-    prefill_positions_.clear();
   } else if (place == decode_) {
-    decode_state_.reset();
-    decode_positions_.clear();
+    decoding_[place.rank] = Decoding{};
     ++decode_generation_;
   } else {
     encoding_ = false;
@@ -208,7 +213,13 @@ inline void Interleaved::lose(const Place& place) {
 }
 
 inline void Interleaved::special() {
-  switch (special_) {
+  const bool leaves = special_ == Special::kMoveCancel && specials_left_ == 0;
+  switch (leaves ? Special::kCancel : special_) {
+    case Special::kMove:
+    case Special::kMoveAndBack:
+    case Special::kMoveCancel:
+      step(Move{kId, decoding_[0].running ? other_.rank_id() : decode_.rank_id()});
+      break;
     case Special::kCancel:
       if (!live_) return;
       live_ = false;

@@ -43,6 +43,8 @@ std::string_view name(DecodeRule rule) {
       return "held_by_count";
     case DecodeRule::kHeldInGroup:
       return "held_in_group";
+    case DecodeRule::kMovedThere:
+      return "moved_there";
   }
   return "unknown";
 }
@@ -77,6 +79,9 @@ std::string describe(const DecodeDecision& decision) {
       break;
     case DecodeRule::kLeastPotential:
       text = "least rise of the potential (mean KV " + std::to_string(reason.mean_kv.value) + ")";
+      break;
+    case DecodeRule::kMovedThere:
+      text = "it was moved there";
       break;
     case DecodeRule::kHeldByCount:
       return "held: every rank with room would run more requests than its share";

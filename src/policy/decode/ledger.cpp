@@ -212,7 +212,8 @@ void DecodeLedger::admitted(RequestId id, RankId rank, TokenCount tokens, Nanos 
     TRIMTAB_CHECK(!request.running, "request " + std::to_string(id.value) + " was admitted twice");
     place.kv += tokens.value - request.tokens.value;
     place.blocks += blocks_of(tokens.value) - blocks_of(request.tokens.value);
-    request.tokens = request.placed_tokens = tokens;
+    request.placed_tokens = tokens - TokenCount{request.age_tokens()};
+    request.tokens = tokens;
     expect(request);
     refresh(place);
   } else {
@@ -261,7 +262,8 @@ bool DecodeLedger::ended(RequestId id, Nanos now) {
   Rank& rank = ranks_[request.rank_slot];
   remember_end(request, rank, now);
   // One that never ran here (a refused reservation, a cancelled one) says nothing about lengths.
-  if (outlook_ && request.age_tokens() > 0) outlook_->survival().ended(request.age_tokens() - 1);
+  if (outlook_ && request.age_tokens() > 0 && (request.running || !request.returns))
+    outlook_->survival().ended(request.age_tokens() - 1);
   release(request);
   refresh(rank);
   if (outlook_ && outlook_->survival().take_refreshed()) expect_all();
@@ -291,6 +293,40 @@ bool DecodeLedger::moved(RequestId id, RankId to, Nanos now) {
   request.placed_tokens = before.placed_tokens;
   request.running = before.running;
   request.admitted_at = before.admitted_at;
+  expect(request);
+  refresh(target);
+  return true;
+}
+
+/// The rank still steps it and reports it: what was confirmed stays so.
+bool DecodeLedger::leaves(RequestId id, RequestId alias) {
+  const auto found = requests_.find(id);
+  if (found == requests_.end()) return false;
+  auto node = requests_.extract(found);
+  node.key() = alias;
+  Request& request = node.mapped();
+  request.id = alias;
+  request.running = false;                 // nobody moves it or lets it yield any more
+  request.placed_tokens = request.tokens;  // its end here is not the end of an answer
+  Rank& rank = ranks_[request.rank_slot];
+  rank.requests[request.position] = alias;
+  const bool is_new = requests_.insert(std::move(node)).inserted;
+  TRIMTAB_CHECK(is_new, "the alias " + std::to_string(alias.value) + " is in use");
+  expect(requests_.at(alias));
+  refresh(rank);
+  return true;
+}
+
+bool DecodeLedger::departs(RequestId id, RequestId alias, RankId to) {
+  const auto found = requests_.find(id);
+  if (found == requests_.end()) return false;
+  const Request before = found->second;
+  leaves(id, alias);
+  Rank& target = rank_of(to);
+  book(id, target, before.tokens, before.preemptions);
+  Request& request = requests_.at(id);
+  request.placed_tokens = before.placed_tokens;
+  request.returns = true;
   expect(request);
   refresh(target);
   return true;

@@ -39,7 +39,8 @@ class DecodeLedger {
     RequestId id;
     TokenCount tokens, placed_tokens;
     std::int32_t preemptions = 0;
-    bool running = false;  // false: reserved
+    bool running = false;  // false: reserved, or on its way out
+    bool returns = false;  // it ran elsewhere before: its age came with it
     Nanos admitted_at, confirmed_at;
     std::uint32_t rank_slot = 0, position = 0;
     Expected expected;  // its part of the outlook
@@ -58,6 +59,8 @@ class DecodeLedger {
   void grew(RequestId id, std::int64_t n, Nanos now);
   bool ended(RequestId id, Nanos now);
   bool moved(RequestId id, RankId to, Nanos now);
+  bool leaves(RequestId id, RequestId alias);
+  bool departs(RequestId id, RequestId alias, RankId to);
   void set_speed(RankId rank, std::int64_t speed_permille);
   void report(const DecodeReport& report);
   /// Drops the corrections of reports that are too old at `now`.

@@ -63,6 +63,13 @@ bool DecodePolicy::moved(RequestId id, RankId to, Nanos now) {
   return ledger_.moved(id, to, now);
 }
 
+bool DecodePolicy::departs(RequestId id, RequestId alias, RankId to, Nanos now) {
+  const DecodeLedger::Request* request = ledger_.find(id);
+  if (request == nullptr) return false;
+  migrator_.moved(id, request->tokens, now);
+  return ledger_.departs(id, alias, to);
+}
+
 std::optional<DecodeVictim> DecodePolicy::choose_victim(RankId rank) const {
   std::vector<VictimCandidate> running;
   for (const DecodeLedger::Request& request : ledger_.requests(rank)) {

@@ -34,12 +34,13 @@ class DecodePolicy {
   /// Sets room aside before anything is handed over. The load counts at once. `preemptions`: how often it had
   /// to yield before; such a request is spared as long as another can yield.
   void reserve(RequestId id, RankId rank, TokenCount tokens, Nanos now, std::int32_t preemptions = 0) {
-    migrator_.placed();
     ledger_.reserve(id, rank, tokens, now, preemptions);
   }
-  /// The KV is there and the request runs. Without a reservation before it, it is booked now.
+  /// The KV is there and the request runs. Without a reservation before it, it is booked now. Each new
+  /// request earns its part of a move; one that comes back does not.
   void admitted(RequestId id, RankId rank, TokenCount tokens, Nanos now) {
-    if (ledger_.find(id) == nullptr) migrator_.placed();
+    const DecodeLedger::Request* known = ledger_.find(id);
+    if (known == nullptr || (known->preemptions == 0 && !known->returns)) migrator_.placed();
     ledger_.admitted(id, rank, tokens, now);
   }
   /// `n` of its tokens streamed by. Unknown ids are ignored (a late token of a request that ended).
@@ -63,6 +64,13 @@ class DecodePolicy {
   std::vector<DecodeMove> migrate(Nanos now);
   /// The request and its KV count on `to` from now on. False when it is not known (it ended meanwhile).
   bool moved(RequestId id, RankId to, Nanos now);
+  /// The same where a request leaves its rank first and comes back through the pool: what the old rank holds
+  /// counts on under `alias` until `ended(alias)`, and its room on `to` is reserved; `admitted` follows.
+  /// False when it is not known.
+  bool departs(RequestId id, RequestId alias, RankId to, Nanos now);
+  /// The rank has been told to let go of it and it may get another place meanwhile: what is there counts on
+  /// under `alias`. False when it is not known.
+  bool leaves(RequestId id, RequestId alias) { return ledger_.leaves(id, alias); }
 
   /// Memory on `rank` ran out: who yields (victim.h says why). None when it runs fewer than two requests.
   std::optional<DecodeVictim> choose_victim(RankId rank) const;

@@ -76,6 +76,13 @@ DecodeConfig decode_config(const model::DecodeConfig& config) {
   DecodeConfig placement;
   placement.policy = config.policy;
   placement.headroom_tokens = config.headroom_tokens;
+  placement.window = config.window;
+  placement.hold_max = Nanos{config.hold_max_ms * 1'000'000};
+  placement.graph_step = config.graph_step;
+  placement.moves_permille = config.moves_per_1000;
+  placement.move_interval = Nanos{config.move_interval_ms * 1'000'000};
+  placement.move_rest = Nanos{config.move_rest_ms * 1'000'000};
+  placement.move_tokens_per_s = config.move_tokens_per_s;
   return placement;
 }
 

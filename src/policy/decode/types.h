@@ -126,6 +126,7 @@ enum class DecodeRule : std::uint8_t {
   kLeastPotential,   // the least rise of the potential
   kHeldByCount,      // the same for the ceiling of running requests, or of the step's graph size
   kHeldInGroup,      // its group was chosen earlier and has no room; other groups are not looked at
+  kMovedThere,       // it was moved, and this is the place that was kept for it
 };
 std::string_view name(DecodeRule rule);
 
