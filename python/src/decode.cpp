@@ -66,7 +66,8 @@ void bind_decode(nb::module_& m) {
   nb::class_<DecodePlacer>(
       m, "DecodePlacer",
       "Chooses the decode rank of each request on both dimensions: running requests and KV.")
-      .def(nb::init<const std::string&, std::int64_t>(), "policy"_a = "waterline", "headroom_tokens"_a = 128)
+      .def(nb::init<const std::string&, std::int64_t>(), "policy"_a = "waterline_hazard",
+           "headroom_tokens"_a = 128)
       .def("add_rank", &DecodePlacer::add_rank, "engine"_a, "rank"_a, "kv_tokens"_a, "max_running"_a = 32)
       .def("place", &DecodePlacer::place, "id"_a, "tokens"_a, "now_ns"_a = 0,
            "Chooses a rank and reserves room on it: ((engine, rank) or None, the reason in words).")

@@ -113,7 +113,7 @@ base::Status replay(const ReplayOptions& options) {
 
 void add_replay(CLI::App& app) {
   auto options = std::make_shared<ReplayOptions>();
-  options->policies = {"waterline"};
+  options->policies = {"waterline_hazard"};
   options->max_running = 32;
   options->kv_blocks = 128;
   CLI::App* command = app.add_subcommand(

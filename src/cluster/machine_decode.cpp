@@ -100,7 +100,8 @@ bool Machine::take_seat(Life& life, const policy::DecodeDecision& decision, bool
   life.head_since.reset();
   log_choice(life, decision, reserve);
   life.decode = *decision.rank;
-  decode_->reserve(id, life.decode, life.tokens() + TokenCount{1}, now_, life.preemptions);
+  decode_->reserve(id, life.decode, life.tokens() + TokenCount{1}, now_, life.preemptions,
+                   life.generated.value > 0);
   hold(Place::of(Role::kDecode, life.decode), id);
   ask_seat(life, reserve);
   return true;

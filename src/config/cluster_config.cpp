@@ -235,7 +235,8 @@ std::string cluster_config_toml(const model::ClusterConfig& c) {
   out += "\n[decode]\n";
   put("groups", number(c.decode.groups), "DP groups");
   put("ranks", number(c.decode.ranks), "of each");
-  put("policy", text(c.decode.policy), "waterline or another one of docs/policies/decode.md");
+  put("policy", text(c.decode.policy),
+      "waterline_hazard, dualpath or another one of docs/policies/decode.md");
   put("max_running", number(c.decode.max_running), "requests per rank");
   put("kv_blocks", number(c.decode.kv_blocks), "KV arena of a rank, in blocks of 128 tokens");
   put("headroom_tokens", number(c.decode.headroom_tokens), "reserved beyond the prompt before the hand-over");

@@ -45,14 +45,14 @@ struct PrefillConfig {
 
 struct DecodeConfig {
   std::uint32_t groups = 2, ranks = 2;
-  std::int64_t max_running = 32;       // per rank
-  std::int64_t kv_blocks = 128;        // per rank
-  std::int64_t headroom_tokens = 128;  // reserved beyond the prompt
-  std::string policy = "waterline";    // docs/policies/decode.md lists them
-  std::int64_t window = 1;             // so many of the requests that wait for a place are looked at
-  std::int64_t hold_max_ms = 1'000;    // a ceiling holds nobody longer
-  std::int64_t graph_step = 1;         // captured batch sizes are its multiples
-  std::int64_t moves_per_1000 = 0;     // moves of running requests per 1,000 placed ones; 0: none
+  std::int64_t max_running = 32;            // per rank
+  std::int64_t kv_blocks = 128;             // per rank
+  std::int64_t headroom_tokens = 128;       // reserved beyond the prompt
+  std::string policy = "waterline_hazard";  // docs/policies/decode.md lists them
+  std::int64_t window = 1;                  // so many of the requests that wait for a place are looked at
+  std::int64_t hold_max_ms = 1'000;         // a ceiling holds nobody longer
+  std::int64_t graph_step = 1;              // captured batch sizes are its multiples
+  std::int64_t moves_per_1000 = 0;          // moves of running requests per 1,000 placed ones; 0: none
   std::int64_t move_interval_ms = 266, move_rest_ms = 2'133;  // 8 and 64 steps of 33 ms
   std::int64_t move_tokens_per_s = 0;                         // KV that may travel; 0: no limit
   std::vector<std::int64_t> speeds_permille;  // of each group or of each rank, group by group; empty: alike

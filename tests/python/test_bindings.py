@@ -43,7 +43,7 @@ def test_block_keys_are_a_chain():
 
 
 def test_long_request_goes_to_the_least_kv():
-    placer = trimtab.DecodePlacer('waterline')
+    placer = trimtab.DecodePlacer('waterline_hazard')
     for rank in range(3):
         placer.add_rank(engine=0, rank=rank, kv_tokens=1_000_000)
     for request, tokens in enumerate((90_000, 2_000, 2_000, 30_000)):

@@ -19,7 +19,7 @@ def run(arguments):
     ]
     scan = {ranks: pick(decode, f'decode_choice/policy:total_requests/ranks:{ranks}') for ranks in (320, 4096)}
     for ranks, goal in ((4096, 1000), (320, 200)):
-        for policy in ('waterline', 'dualpath'):
+        for policy in ('waterline_hazard', 'waterline', 'dualpath'):
             value = pick(decode, f'decode_choice/policy:{policy}/ranks:{ranks}')
             results.append(result(f'decode choice, {policy}, {ranks:,} ranks', value, 'ns', goal=goal,
                                   peer='least requests, one dimension', peer_value=scan[ranks]))

@@ -17,9 +17,9 @@
 
 namespace trimtab::cluster::testing {
 
-/// One request over one prefill rank, one decode rank (two for moves) and one encoder, with every order of what can happen
-/// open: at each point the caller picks one of `choices()`. Messages wait in both directions until they are
-/// picked, so answers cross with aborts in every possible way.
+/// One request over one prefill rank, one decode rank (two for moves) and one encoder, with every order of
+/// what can happen open: at each point the caller picks one of `choices()`. Messages wait in both directions
+/// until they are picked, so answers cross with aborts in every possible way.
 class Interleaved {
  public:
   /// What may happen once, at any point, besides the request's own course.
@@ -69,8 +69,8 @@ class Interleaved {
       if (can_work(place)) all.push_back({Work::kWork, place});
       if (found->second.gone) all.push_back({Work::kJoin, place});
     }
-    bool own = special_ != Special::kNone && special_ != Special::kRefuse &&
-               special_ != Special::kHandOver && specials_left_ > 0;
+    bool own = special_ != Special::kNone && special_ != Special::kRefuse && special_ != Special::kHandOver &&
+               specials_left_ > 0;
     // A move of a request that does not run is nothing.
     if (moves_ && !(special_ == Special::kMoveCancel && specials_left_ == 1))
       own = own && (decoding_[0].running || decoding_[1].running);
@@ -156,9 +156,9 @@ class Interleaved {
   bool live_ = true, finished_ = false, failed_ = false, cancelled_ = false;
   int specials_left_ = 1;
   std::int64_t tokens_ = 0;
-  std::uint64_t told_ = 0;                                         // hash of all events stepped
-  std::map<Place, std::deque<std::int64_t>> positions_;            // of the tokens in the up queues
-  std::optional<std::int64_t> position_;                           // of the token in the event under way
+  std::uint64_t told_ = 0;                               // hash of all events stepped
+  std::map<Place, std::deque<std::int64_t>> positions_;  // of the tokens in the up queues
+  std::optional<std::int64_t> position_;                 // of the token in the event under way
   std::vector<std::string> violations_, story_;
 };
 

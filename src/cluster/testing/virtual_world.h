@@ -23,6 +23,7 @@ struct Faults {
   double hand_over_failures = 0.0;
   /// The pool has the full blocks of answers too, as decode ranks of the reference engine write them.
   bool answers_in_pool = false;
+  bool no_pool = false;
   Nanos encode_per_patch{5'000};
 };
 
@@ -191,6 +192,7 @@ class World final : public Surroundings {
   std::int64_t hit_of(RequestId id, std::int64_t tokens) const {
     std::int64_t hit = asks_.at(id).shared;
     for (const auto& engine : prefill_) hit = std::max(hit, engine->stored(id));
+    if (faults_.no_pool) return 0;
     if (faults_.answers_in_pool && outcomes_.at(id).tokens > 1) hit = tokens;
     return std::min(hit, tokens - 1) / model::kBlockTokens * model::kBlockTokens;
   }

@@ -110,6 +110,7 @@ TEST_F(Preemption, NobodyYieldsToNobody) {
 
 TEST(DecodeCeiling, HoldsRatherThanLiftsARankAboveItButNotForEver) {
   DecodeConfig config;
+  config.policy = "waterline";
   config.ceiling_permille = 1'030;
   config.hold_max = Nanos{1'000};
   auto placer = make(config, 2, {TokenCount{1'000'000}, 4, 1000});

@@ -199,8 +199,9 @@ void DecodeLedger::book(RequestId id, Rank& rank, TokenCount tokens, std::int32_
 }
 
 void DecodeLedger::reserve(RequestId id, RankId rank, TokenCount tokens, Nanos /*now*/,
-                           std::int32_t preemptions) {
+                           std::int32_t preemptions, bool returns) {
   book(id, rank_of(rank), tokens, preemptions);
+  requests_.at(id).returns = returns;
 }
 
 void DecodeLedger::admitted(RequestId id, RankId rank, TokenCount tokens, Nanos now) {

@@ -40,7 +40,7 @@ class DecodeLedger {
     TokenCount tokens, placed_tokens;
     std::int32_t preemptions = 0;
     bool running = false;  // false: reserved, or on its way out
-    bool returns = false;  // it ran elsewhere before: its age came with it
+    bool returns = false;  // it had a place before
     Nanos admitted_at, confirmed_at;
     std::uint32_t rank_slot = 0, position = 0;
     Expected expected;  // its part of the outlook
@@ -54,7 +54,8 @@ class DecodeLedger {
   std::vector<RequestId> remove_rank(RankId rank);
   void set_open(RankId rank, bool open);
 
-  void reserve(RequestId id, RankId rank, TokenCount tokens, Nanos now, std::int32_t preemptions);
+  void reserve(RequestId id, RankId rank, TokenCount tokens, Nanos now, std::int32_t preemptions,
+               bool returns = false);
   void admitted(RequestId id, RankId rank, TokenCount tokens, Nanos now);
   void grew(RequestId id, std::int64_t n, Nanos now);
   bool ended(RequestId id, Nanos now);

@@ -32,15 +32,17 @@ class DecodePolicy {
   void set_open(RankId rank, bool open) { ledger_.set_open(rank, open); }
 
   /// Sets room aside before anything is handed over. The load counts at once. `preemptions`: how often it had
-  /// to yield before; such a request is spared as long as another can yield.
-  void reserve(RequestId id, RankId rank, TokenCount tokens, Nanos now, std::int32_t preemptions = 0) {
-    ledger_.reserve(id, rank, tokens, now, preemptions);
+  /// to yield before; such a request is spared as long as another can yield. `returns`: it had a place
+  /// before.
+  void reserve(RequestId id, RankId rank, TokenCount tokens, Nanos now, std::int32_t preemptions = 0,
+               bool returns = false) {
+    ledger_.reserve(id, rank, tokens, now, preemptions, returns);
   }
   /// The KV is there and the request runs. Without a reservation before it, it is booked now. Each new
   /// request earns its part of a move; one that comes back does not.
   void admitted(RequestId id, RankId rank, TokenCount tokens, Nanos now) {
     const DecodeLedger::Request* known = ledger_.find(id);
-    if (known == nullptr || (known->preemptions == 0 && !known->returns)) migrator_.placed();
+    if (known == nullptr || !known->returns) migrator_.placed();
     ledger_.admitted(id, rank, tokens, now);
   }
   /// `n` of its tokens streamed by. Unknown ids are ignored (a late token of a request that ended).

@@ -20,7 +20,7 @@ using model::RankId;
 using model::RequestId;
 
 struct DecodeConfig {
-  std::string policy = "waterline";  // a name of decode_policy_names()
+  std::string policy = "waterline_hazard";  // a name of decode_policy_names()
   /// Waterline: how many mean requests above the mean KV a rank may end up, in thousandths (2.4 by default).
   std::int64_t slack_permille = 2'400;
   /// DualPath: the line is this many hundredths of the mean KV.
