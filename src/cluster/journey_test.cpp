@@ -81,8 +81,8 @@ TEST_F(JourneyTest, TellsEveryDecisionOfARequest) {
   const std::string text = explain(told);
   for (const char* said :
        {"3000 prompt tokens", "1024 of 3000 tokens hit", "tier 2", "pulled by prefill engine",
-        "image 0 of 4000 patches", "group MIN", "fewest expected to run soon", "runner-up", "prefilled by", "decoding on",
-        "length: 3000 prompt tokens", "first token after"}) {
+        "image 0 of 4000 patches", "group MIN", "fewest expected to run soon", "runner-up", "prefilled by",
+        "decoding on", "length: 3000 prompt tokens", "first token after"}) {
     EXPECT_NE(text.find(said), std::string::npos) << said << "\n" << text;
   }
 }

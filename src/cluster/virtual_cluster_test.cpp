@@ -9,6 +9,7 @@
 
 #include "cluster/life.h"
 #include "cluster/testing/virtual_chaos.h"
+#include "queue/embedded_queue.h"
 
 namespace trimtab::cluster {
 namespace {
@@ -19,10 +20,17 @@ using testing::check;
 using testing::Faults;
 using testing::kRequests;
 using testing::kSeeds;
-using testing::make_world;
 using testing::script;
 using testing::small_config;
+using testing::small_profile;
 using testing::Tally;
+using testing::World;
+
+std::unique_ptr<World> make_world(std::uint64_t seed, Faults faults = {},
+                                  model::ClusterConfig config = small_config()) {
+  return std::make_unique<World>(config, small_profile(), queue::EmbeddedQueue::make(config.prefill).value(),
+                                 seed, faults);
+}
 
 constexpr Nanos kMinutes{600'000'000'000};
 

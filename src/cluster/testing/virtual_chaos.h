@@ -9,7 +9,6 @@
 #include <memory>
 
 #include "cluster/testing/virtual_world.h"
-#include "queue/embedded_queue.h"
 
 namespace trimtab::cluster::testing {
 
@@ -106,12 +105,6 @@ inline void script(World& world, base::Prng& prng, const Chaos& chaos) {
       world.decode(which % 2).hang(Nanos{300'000'000});
     });
   }
-}
-
-inline std::unique_ptr<World> make_world(std::uint64_t seed, Faults faults = {},
-                                         model::ClusterConfig config = small_config()) {
-  return std::make_unique<World>(config, small_profile(), queue::EmbeddedQueue::make(config.prefill).value(),
-                                 seed, faults);
 }
 
 struct Tally {
