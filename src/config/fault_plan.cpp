@@ -107,6 +107,7 @@ void read_cluster_parts(StrictTable simulation, model::Scenario& out) {
   double delay_ms = base::to_seconds(out.reports.delay) * 1e3;
   reports.read("delay_ms", delay_ms, 0, 1e8);
   out.reports.delay = nanos(delay_ms * 1e-3);
+  reports.read("delay_steps", out.reports.delay_steps, 0, 1'000'000);
   reports.read("loss", out.reports.loss, 0, 1);
   StrictTable entrypoints = simulation.table("entrypoints");
   entrypoints.read("count", out.entrypoints.count, 1, 1'024);

@@ -58,13 +58,15 @@ TEST(FaultPlan, AScenarioMayHaveItsOwn) {
   const model::Scenario scenario =
       parse_scenario(
           "[[fault]]\nkind = \"queue\"\nat_s = 1\nfor_s = 2\n[simulation.storage]\nnodes = 4\n"
-          "[simulation.reports]\ndelay_ms = 30\nloss = 0.1\n[simulation.entrypoints]\ncount = 4\n"
+          "[simulation.reports]\ndelay_ms = 30\ndelay_steps = 32\nloss = "
+          "0.1\n[simulation.entrypoints]\ncount = 4\n"
           "[simulation.encoder]\npatches_per_s = 5000\n",
           "s.toml", "profiles")
           .value();
   ASSERT_EQ(scenario.faults.faults.size(), 1U);
   EXPECT_EQ(scenario.storage.nodes, 4U);
   EXPECT_EQ(scenario.reports.delay, base::Nanos{30'000'000});
+  EXPECT_EQ(scenario.reports.delay_steps, 32);
   EXPECT_EQ(scenario.reports.loss, 0.1);
   EXPECT_EQ(scenario.entrypoints.count, 4U);
   EXPECT_EQ(scenario.encoder.patches_per_s, 5000);

@@ -24,8 +24,9 @@ struct EncoderModel {
 
 /// How a decode rank's load reaches the placers. Tokens and ends come by their own streams and are not late.
 struct ReportModel {
-  base::Nanos delay;  // a report is this old when it comes
-  double loss = 0;    // share of reports that never come
+  base::Nanos delay;             // a report is this old when it comes
+  std::int64_t delay_steps = 0;  // and as many of its group's steps (their mean so far) older
+  double loss = 0;               // share of reports that never come
 };
 
 /// Gateway processes. Each places the requests that it holds from its own deeds and the ranks' reports.

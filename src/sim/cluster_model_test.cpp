@@ -141,6 +141,24 @@ TEST(Placers, ThatHearOfOneAnotherLateBalanceWorse) {
   EXPECT_NEAR(one_late, one, 0.01) << "one placer knows its own deeds: late reports cost it next to nothing";
 }
 
+TEST(Reports, AreAsManyStepsOldAsTheScenarioSays) {
+  // Two placers; of late reports by steps and by the time of so many steps the runs must come out alike.
+  model::Scenario scenario = small_fleet();
+  scenario.speed = SimulationSpeed::kExact;
+  scenario.entrypoints.count = 2;
+  const model::Trace trace = arrivals(150, 3.0, 4);
+  const Result fresh = simulate(scenario, trace);
+  scenario.reports.delay_steps = 32;
+  const Result by_steps = simulate(scenario, trace);
+  EXPECT_EQ(by_steps.finished, 150U);
+  EXPECT_NE(by_steps.event_hash, fresh.event_hash);
+  scenario.reports.delay_steps = 0;
+  const double step_ns = by_steps.decode_times.sum() / static_cast<double>(by_steps.decode_steps);
+  scenario.reports.delay = Nanos{static_cast<std::int64_t>(32 * step_ns)};
+  const Result by_time = simulate(scenario, trace);
+  EXPECT_NEAR(by_steps.all.tpot.mean_s(), by_time.all.tpot.mean_s(), 0.02 * by_time.all.tpot.mean_s());
+}
+
 TEST(Reports, LostOnesAreCountedAndCostNoToken) {
   model::Scenario scenario = small_fleet();
   scenario.speed = SimulationSpeed::kExact;

@@ -33,11 +33,14 @@ base::Status check(const model::Scenario& scenario) {
   TRIMTAB_TRY(positive(scenario.encoder.patches_per_s, "simulation.encoder.patches_per_s"));
   TRIMTAB_TRY(positive(scenario.storage.read_bytes_per_s, "simulation.storage.read_bytes_per_s"));
   TRIMTAB_TRY(positive(scenario.entrypoints.count, "simulation.entrypoints.count"));
-  if (!(scenario.reports.loss >= 0 && scenario.reports.loss <= 1) || scenario.reports.delay.value < 0) {
-    return base::fail(base::Code::kInvalidArgument,
-                      fmt::format("reports: a loss of {} and a delay of {} ns: a share and a span are meant",
-                                  scenario.reports.loss, scenario.reports.delay.value),
-                      "scenario");
+  if (!(scenario.reports.loss >= 0 && scenario.reports.loss <= 1) || scenario.reports.delay.value < 0 ||
+      scenario.reports.delay_steps < 0) {
+    return base::fail(
+        base::Code::kInvalidArgument,
+        fmt::format("reports: a loss of {} and a delay of {} ns and {} steps: a share and spans are "
+                    "meant",
+                    scenario.reports.loss, scenario.reports.delay.value, scenario.reports.delay_steps),
+        "scenario");
   }
   return {};
 }

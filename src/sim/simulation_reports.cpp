@@ -1,4 +1,6 @@
 // How ranks' words reach the machine: tokens at once, loads late, and some never.
+#include <algorithm>
+
 #include "sim/simulation.h"
 
 namespace trimtab::sim {
@@ -14,7 +16,8 @@ void Simulation::hear(cluster::Event& event) {
   auto* stepped = std::get_if<cluster::DecodeStepped>(&event);
   const model::ReportModel& reports = scenario_.reports;
   if (stepped == nullptr || stepped->running < 0 || stepped->load_age.value > 0) return;
-  if (placers_ == nullptr && reports.delay.value == 0 && reports.loss == 0) return;
+  if (placers_ == nullptr && reports.delay.value == 0 && reports.delay_steps == 0 && reports.loss == 0)
+    return;
   cluster::DecodeStepped load;
   load.from = stepped->from;
   load.step = stepped->step;
@@ -22,7 +25,9 @@ void Simulation::hear(cluster::Event& event) {
   load.running = stepped->running;
   load.kv = stepped->kv;
   load.blocks_free = stepped->blocks_free;
-  load.load_age = reports.delay;
+  const DecodeGroup& from = decode_[load.from.engine.value];
+  const auto steps = static_cast<std::int64_t>(std::max<std::uint64_t>(from.steps(), 1));
+  load.load_age = reports.delay + Nanos{from.busy().value / steps * reports.delay_steps};
   stepped->running = -1;
   if (reports.loss > 0 && report_losses_.uniform() < reports.loss) {
     ++result_.faults.reports_lost;
@@ -39,7 +44,7 @@ void Simulation::hear(cluster::Event& event) {
   }
   reports_of_[at] = members_[member(Role::kDecode, load.from.engine.value, 0)].version;
   reports_[at] = std::move(load);
-  queue_.after(reports.delay, EventKind::kLoadReport, at);
+  queue_.after(reports_[at].load_age, EventKind::kLoadReport, at);
 }
 
 void Simulation::load_report(std::uint32_t at) {
