@@ -1,0 +1,244 @@
+#include "kv_code/stripe.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#include "base/check.h"
+#include "base/hash.h"
+
+namespace trimtab::kv_code {
+namespace {
+
+constexpr std::uint32_t kMagic = 0x53564b54;  // "TKVS"
+constexpr std::uint16_t kFormat = 1;
+constexpr std::size_t kSliceAlign = 16;
+
+struct Header {
+  std::uint32_t magic = kMagic;
+  std::uint16_t format = kFormat;
+  std::uint8_t shard = 0, layers = 0;
+  std::uint64_t key_low = 0, key_high = 0;
+  std::uint64_t block_bytes = 0, block_checksum = 0;
+};
+static_assert(sizeof(Header) == 40);
+
+std::uint64_t load(std::span<const std::byte> from, std::size_t offset) {
+  std::uint64_t value = 0;
+  std::memcpy(&value, from.data() + offset, sizeof(value));
+  return value;
+}
+
+void store(std::span<std::byte> to, std::size_t offset, std::uint64_t value) {
+  std::memcpy(to.data() + offset, &value, sizeof(value));
+}
+
+std::span<std::byte> slice(const StripeLayout::Layer& layer, std::span<std::byte> shard) {
+  return shard.subspan(layer.slice_offset, layer.slice_bytes);
+}
+
+/// Bytes of the layer that data shard `i` carries; fewer than a slice at the end.
+std::span<const std::byte> part(const StripeLayout::Layer& layer, std::span<const std::byte> bytes,
+                                std::uint32_t i) {
+  const std::size_t begin = std::min(bytes.size(), i * layer.slice_bytes);
+  return bytes.subspan(begin, std::min(layer.slice_bytes, bytes.size() - begin));
+}
+
+}  // namespace
+
+base::Result<StripeLayout> StripeLayout::make(const model::KvLayout& kv) {
+  const auto refuse = [](std::string message) {
+    return base::fail(base::Code::kInvalidArgument, std::move(message), "kv_code");
+  };
+  if (kv.block_bytes.value <= 0) return refuse(fmt::format("a block of {} bytes", kv.block_bytes.value));
+  if (kv.layer_bytes.size() > 255)
+    return refuse(fmt::format("{} layers own KV; a shard's header holds 255", kv.layer_bytes.size()));
+  StripeLayout layout;
+  layout.block_bytes = static_cast<std::size_t>(kv.block_bytes.value);
+  std::size_t at = 0;
+  for (const base::Bytes bytes : kv.layer_bytes) {
+    if (bytes.value <= 0) return refuse(fmt::format("a layer of {} bytes", bytes.value));
+    layout.layers.push_back({at, static_cast<std::size_t>(bytes.value), 0, 0});
+    at += layout.layers.back().bytes;
+  }
+  if (at > layout.block_bytes)
+    return refuse(fmt::format("layers of {} bytes in a block of {}", at, layout.block_bytes));
+  if (layout.layers.empty()) layout.layers.push_back({0, 0, 0, 0});
+  layout.layers.back().bytes = layout.block_bytes - layout.layers.back().offset;
+  layout.header_bytes = sizeof(Header) + (layout.layers.size() + 1) * sizeof(std::uint64_t);
+  layout.header_bytes = (layout.header_bytes + kSliceAlign - 1) / kSliceAlign * kSliceAlign;
+  layout.shard_bytes = layout.header_bytes;
+  for (Layer& layer : layout.layers) {
+    layer.slice_bytes = (layer.bytes + kData * kSliceAlign - 1) / (kData * kSliceAlign) * kSliceAlign;
+    layer.slice_offset = layout.shard_bytes;
+    layout.shard_bytes += layer.slice_bytes;
+  }
+  return layout;
+}
+
+void write_shards(const StripeLayout& layout, BlockKey key, std::span<const std::byte> block,
+                  const Shards& shards) {
+  TRIMTAB_CHECK(block.size() == layout.block_bytes);
+  const std::uint64_t whole = base::checksum(block);
+  for (std::uint32_t s = 0; s < kShards; ++s) {
+    TRIMTAB_CHECK(shards[s].size() == layout.shard_bytes);
+    const Header header{
+        kMagic,  kFormat,  static_cast<std::uint8_t>(s), static_cast<std::uint8_t>(layout.layers.size()),
+        key.low, key.high, layout.block_bytes,           whole};
+    std::fill_n(shards[s].begin(), layout.header_bytes, std::byte{0});
+    std::memcpy(shards[s].data(), &header, sizeof(header));
+  }
+  for (std::size_t l = 0; l < layout.layers.size(); ++l) {
+    const StripeLayout::Layer& layer = layout.layers[l];
+    const auto bytes = block.subspan(layer.offset, layer.bytes);
+    Coder::Sources sources{};
+    for (std::uint32_t i = 0; i < kData; ++i) {
+      const auto from = part(layer, bytes, i);
+      const auto to = slice(layer, shards[i]);
+      std::ranges::copy(from, to.begin());
+      std::fill(to.begin() + static_cast<std::ptrdiff_t>(from.size()), to.end(), std::byte{0});
+      sources[i] = to.data();
+    }
+    coder().encode(sources, {slice(layer, shards[kData]).data(), slice(layer, shards[kData + 1]).data()},
+                   layer.slice_bytes);
+    for (const auto& shard : shards) {
+      store(shard, sizeof(Header) + l * sizeof(std::uint64_t), base::checksum(slice(layer, shard)));
+    }
+  }
+  const std::size_t end = sizeof(Header) + layout.layers.size() * sizeof(std::uint64_t);
+  for (const auto& shard : shards) store(shard, end, base::checksum(shard.first(end)));
+}
+
+std::string_view name(ShardFault fault) {
+  switch (fault) {
+    case ShardFault::kShort:
+      return "short";
+    case ShardFault::kForeign:
+      return "foreign";
+    case ShardFault::kCorrupt:
+      return "corrupt";
+  }
+  return "?";
+}
+
+StripeReader::StripeReader(const StripeLayout& layout, BlockKey key) : layout_(&layout), key_(key) {}
+
+void StripeReader::read_header(std::uint32_t shard) {
+  State& state = states_[shard];
+  Header header;
+  std::memcpy(&header, state.bytes.data(), sizeof(header));
+  const std::size_t end = sizeof(Header) + layout_->layers.size() * sizeof(std::uint64_t);
+  if (header.magic != kMagic || header.format != kFormat) {
+    state.fault = ShardFault::kForeign;
+  } else if (load(state.bytes, end) != base::checksum(std::span<const std::byte>(state.bytes.first(end)))) {
+    state.fault = ShardFault::kCorrupt;
+  } else if (header.key_low != key_.low || header.key_high != key_.high || header.shard != shard ||
+             header.layers != layout_->layers.size() || header.block_bytes != layout_->block_bytes) {
+    state.fault = ShardFault::kForeign;
+  }
+  state.header = true;
+  state.writing = header.block_checksum;
+}
+
+void StripeReader::arrived(std::uint32_t shard, std::span<std::byte> bytes) {
+  State& state = states_[shard];
+  if (state.fault) return;
+  state.bytes = bytes;
+  if (!state.header && bytes.size() >= layout_->header_bytes) read_header(shard);
+  while (!state.fault && state.header && state.layers < layout_->layers.size()) {
+    const StripeLayout::Layer& layer = layout_->layers[state.layers];
+    if (layer.slice_offset + layer.slice_bytes > bytes.size()) break;
+    const std::uint64_t wanted = load(bytes, sizeof(Header) + state.layers * sizeof(std::uint64_t));
+    if (base::checksum(std::span<const std::byte>(slice(layer, bytes))) != wanted) {
+      state.fault = ShardFault::kCorrupt;
+    } else {
+      ++state.layers;
+    }
+  }
+}
+
+void StripeReader::ended(std::uint32_t shard) {
+  State& state = states_[shard];
+  if (!state.fault && state.layers < layout_->layers.size()) state.fault = ShardFault::kShort;
+}
+
+StripeReader::Choice StripeReader::choose() const {
+  Choice best;
+  for (const State& state : states_) {
+    if (state.layers == 0) continue;
+    // A shard whose later slice is bad still gives the earlier ones.
+    std::array<std::uint32_t, kShards> layers{};
+    std::ranges::transform(states_, layers.begin(), [&](const State& other) {
+      return other.writing == state.writing ? other.layers : 0;
+    });
+    std::ranges::nth_element(layers, layers.begin() + (kData - 1), std::greater{});
+    if (layers[kData - 1] > best.layers) best = {state.writing, layers[kData - 1]};
+  }
+  return best;
+}
+
+std::uint32_t StripeReader::layers_ready() const { return choose().layers; }
+
+void StripeReader::assemble(std::uint32_t l, std::span<std::byte> out, const Coder& with) const {
+  const Choice choice = choose();
+  const StripeLayout::Layer& layer = layout_->layers[l];
+  TRIMTAB_CHECK(l < choice.layers && out.size() == layer.bytes);
+  std::array<std::byte*, kShards> slices{};
+  ShardSet present = 0, wanted = 0;
+  for (std::uint32_t s = 0; s < kShards; ++s) {
+    if (states_[s].writing != choice.writing || states_[s].layers <= l) continue;
+    present |= static_cast<ShardSet>(1U << s);
+    slices[s] = slice(layer, states_[s].bytes).data();
+  }
+  // A missing slice is computed where it belongs; the last one may be longer than what is left of the layer.
+  std::vector<std::byte> tail;
+  for (std::uint32_t i = 0; i < kData; ++i) {
+    const std::size_t begin = std::min(out.size(), i * layer.slice_bytes);
+    const std::size_t bytes = std::min(layer.slice_bytes, out.size() - begin);
+    if (has(present, i)) {
+      std::memcpy(out.data() + begin, slices[i], bytes);
+    } else if (bytes == layer.slice_bytes) {
+      wanted |= static_cast<ShardSet>(1U << i);
+      slices[i] = out.data() + begin;
+    } else if (bytes > 0) {
+      tail.resize(layer.slice_bytes);
+      wanted |= static_cast<ShardSet>(1U << i);
+      slices[i] = tail.data();
+    }
+  }
+  with.recover(slices, present, wanted, layer.slice_bytes);
+  if (tail.empty()) return;
+  const std::size_t begin = out.size() / layer.slice_bytes * layer.slice_bytes;
+  std::memcpy(out.data() + begin, tail.data(), out.size() - begin);
+}
+
+base::Status StripeReader::assemble_all(std::span<std::byte> out, const Coder& with) const {
+  TRIMTAB_CHECK(out.size() == layout_->block_bytes);
+  const Choice choice = choose();
+  if (choice.layers < layout_->layers.size()) {
+    return base::fail(
+        base::Code::kUnavailable,
+        fmt::format("{} of {} layers have ten good slices", choice.layers, layout_->layers.size()),
+        "kv_code");
+  }
+  for (std::uint32_t l = 0; l < choice.layers; ++l)
+    assemble(l, out.subspan(layout_->layers[l].offset, layout_->layers[l].bytes), with);
+  if (base::checksum(std::span<const std::byte>(out)) != choice.writing)
+    return base::fail(base::Code::kDataLoss, "the block's checksum does not match its slices'", "kv_code");
+  return {};
+}
+
+ShardSet StripeReader::to_rewrite() const {
+  const std::uint64_t writing = choose().writing;
+  ShardSet out = 0;
+  for (std::uint32_t s = 0; s < kShards; ++s) {
+    const bool other = states_[s].header && !states_[s].fault && states_[s].writing != writing;
+    if (states_[s].fault || other) out |= static_cast<ShardSet>(1U << s);
+  }
+  return out;
+}
+
+}  // namespace trimtab::kv_code
