@@ -19,6 +19,7 @@ int main(int argc, char** argv) {
   trimtab::apps::add_cost(app);
   trimtab::apps::add_tools(app);
   trimtab::apps::add_experts(app);
+  trimtab::apps::add_pool(app);
   CLI11_PARSE(app, argc, argv);
   return 0;
 }

@@ -101,6 +101,8 @@ TEST(RebuildTest, LevelsWhatTheSurvivorsRead) {
       EXPECT_EQ(plan->reads[dead], 0U);
       const bool exact = exact_design(nodes).has_value();
       EXPECT_LE(plan->read_imbalance, exact ? 1.0 : 1.02) << nodes;
+      const auto most = *std::ranges::max_element(plan->writes);
+      EXPECT_EQ(most, (plan->groups.size() + nodes - 2) / (nodes - 1)) << nodes;
     }
   }
 }

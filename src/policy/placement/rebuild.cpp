@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <tuple>
 
 #include "policy/placement/flow.h"
 
@@ -108,10 +109,19 @@ bool may_hold(const StripeMap& map, const Damage& damage, const GroupRebuild& gr
   return in_rack < rack_most;
 }
 
-base::Status choose_spares(const StripeMap& map, Damage& damage, std::vector<std::uint32_t>& writes) {
-  writes.assign(map.nodes, 0);
+tl::unexpected<base::Error> no_spare(const GroupRebuild& group) {
+  return base::fail(base::Code::kResourceExhausted,
+                    fmt::format("no node can take shard {} of group {}: every survivor holds one of its "
+                                "shards, or its rack does; add a node",
+                                group.lost.front().shard, group.group),
+                    "placement");
+}
+
+/// Groups that lost two: each shard to the node written least so far.
+base::Status spares_of_pairs(const StripeMap& map, Damage& damage, std::vector<std::uint32_t>& writes) {
   const std::uint32_t rack_most = per_rack(map);
   for (GroupRebuild& group : damage.groups) {
+    if (group.lost.size() == 1) continue;
     std::vector<NodeId> taken;
     for (GroupRebuild::Lost& lost : group.lost) {
       std::optional<NodeId> best;
@@ -121,18 +131,72 @@ base::Status choose_spares(const StripeMap& map, Damage& damage, std::vector<std
         if (best && writes[node] >= writes[*best]) continue;
         if (may_hold(map, damage, group, taken, node, rack_most)) best = node;
       }
-      if (!best) {
-        return base::fail(base::Code::kResourceExhausted,
-                          fmt::format("no node can take shard {} of group {}: every survivor holds one of "
-                                      "its shards, or its rack does; add a node",
-                                      lost.shard, group.group),
-                          "placement");
-      }
+      if (!best) return no_spare(group);
       lost.spare = *best;
       taken.push_back(*best);
       ++writes[*best];
     }
   }
+  return {};
+}
+
+/// Groups that lost one, by maximum flow: no node is written more than `most` times in all. How many of them
+/// found a place.
+std::int64_t spares_of_singles(const StripeMap& map, Damage& damage, const std::vector<std::uint32_t>& writes,
+                               std::int64_t most) {
+  const auto groups = static_cast<std::uint32_t>(damage.groups.size());
+  const std::uint32_t source = groups + map.nodes, sink = source + 1;
+  const std::uint32_t rack_most = per_rack(map);
+  Flow flow(sink + 1);
+  for (std::uint32_t n = 0; n < map.nodes; ++n)
+    flow.edge(groups + n, sink, std::max<std::int64_t>(0, most - std::int64_t{writes[n]}));
+  std::vector<std::tuple<std::size_t, std::uint32_t, NodeId>> choices;
+  for (std::uint32_t g = 0; g < groups; ++g) {
+    if (damage.groups[g].lost.size() > 1) continue;
+    flow.edge(source, g, 1);
+    for (std::uint32_t i = 0; i < map.nodes; ++i) {
+      const auto node = static_cast<NodeId>((g + i) % map.nodes);
+      if (may_hold(map, damage, damage.groups[g], {}, node, rack_most))
+        choices.emplace_back(flow.edge(g, groups + node, 1), g, node);
+    }
+  }
+  const std::int64_t placed = flow.push(source, sink);
+  for (const auto& [edge, g, node] : choices)
+    if (flow.flow_of(edge) > 0) damage.groups[g].lost.front().spare = node;
+  return placed;
+}
+
+base::Status choose_spares(const StripeMap& map, Damage& damage, std::vector<std::uint32_t>& writes) {
+  writes.assign(map.nodes, 0);
+  TRIMTAB_TRY(spares_of_pairs(map, damage, writes));
+  const std::int64_t singles =
+      std::ranges::count_if(damage.groups, [](const GroupRebuild& group) { return group.lost.size() == 1; });
+  const std::int64_t shards = singles + std::accumulate(writes.begin(), writes.end(), std::int64_t{0});
+  const std::int64_t alive = std::max<std::int64_t>(1, std::ranges::count(damage.dead, false));
+  std::int64_t low = (shards + alive - 1) / alive, step = 1;
+  while (spares_of_singles(map, damage, writes, low + step - 1) < singles) {
+    if (low + step > shards) {
+      for (const GroupRebuild& group : damage.groups) {
+        bool fits = group.lost.size() > 1;
+        for (std::uint32_t n = 0; n < map.nodes && !fits; ++n)
+          fits = may_hold(map, damage, group, {}, static_cast<NodeId>(n), per_rack(map));
+        if (!fits) return no_spare(group);
+      }
+    }
+    low += step;
+    step *= 2;
+  }
+  for (std::int64_t high = low + step - 1; low < high;) {
+    const std::int64_t middle = (low + high) / 2;
+    if (spares_of_singles(map, damage, writes, middle) == singles) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  spares_of_singles(map, damage, writes, low);
+  for (const GroupRebuild& group : damage.groups)
+    if (group.lost.size() == 1) ++writes[group.lost.front().spare];
   return {};
 }
 

@@ -30,9 +30,9 @@ struct RebuildPlan {
 };
 
 /// Rebuilds what the `dead` nodes held. Which survivor of eleven is not read is chosen by maximum flow, so
-/// that no node is read more than it must; spares are the nodes written least so far, and keep the rack rule.
-/// Errors: a node out of range; more than two shards of a group lost (its blocks cannot be rebuilt: computed
-/// again instead); no node left for a spare.
+/// that no node is read more than it must; so are the spares, which keep the rack rule, so that none is
+/// written more than it must. Errors: a node out of range; more than two shards of a group lost (its blocks
+/// cannot be rebuilt: computed again instead); no node left for a spare.
 base::Result<RebuildPlan> plan_rebuild(const StripeMap& map, std::span<const NodeId> dead);
 
 }  // namespace trimtab::placement
