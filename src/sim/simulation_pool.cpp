@@ -75,7 +75,7 @@ void Simulation::on(const cluster::StartPrefill& action) {
                       request->hit, queue_.now());
   }
   ++request->prefill_pass;
-  const Pool::Prefix blocks = prefix(slot_of(action.id));
+  const Pool::Prefix blocks = pool_.nodes() > 0 ? prefix(slot_of(action.id)) : Pool::Prefix{};
   // A node went down since the match: the rank finds fewer blocks and computes the rest.
   if (request->storage_epoch != pool_.epoch()) {
     const std::int64_t there = hit_of(*request, pool_.readable(blocks, request->hit));
