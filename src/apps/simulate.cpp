@@ -8,6 +8,7 @@
 #include "apps/commands.h"
 #include "apps/simulate_faults.h"
 #include "apps/simulate_report.h"
+#include "apps/simulate_share.h"
 #include "apps/simulate_trace.h"
 #include "config/scenario.h"
 #include "sim/capacity.h"
@@ -22,6 +23,7 @@ struct SimulateOptions {
   std::vector<double> rates{1.0};
   std::vector<std::string> decode_policies, orders, assignments;
   std::int64_t repeats = 1, requests_max = INT64_MAX;
+  ShareFlags share;
   bool capacity = false, one_queue = false, exact = false, as_json = false, quiet = false;
 };
 
@@ -123,6 +125,11 @@ base::Status simulate(const SimulateOptions& options) {
   const auto trace = load_trace(options.source);
   if (!trace) return tl::unexpected<base::Error>(trace.error());
   if (options.one_queue) scenario->cluster.prefill.tier_bounds_tokens.clear();
+  if (options.share.share) {
+    const bool shows = isatty(STDERR_FILENO) != 0 && !options.quiet && !options.as_json;
+    return simulate_share(*scenario, *trace, workload_options(options, 1), options.share, options.as_json,
+                          shows);
+  }
   const auto runs = run_all(*scenario, *trace, options);
   if (!runs) return tl::unexpected<base::Error>(runs.error());
   if (options.as_json) {
@@ -169,6 +176,7 @@ void add_simulate(CLI::App& app) {
   command->add_flag(
       "--capacity", options->capacity,
       "instead of --rate: find the largest rate that serves 90 % of every tier well (docs/simulation.md)");
+  add_share_flags(*command, options->share);
   command->add_option("--repeats", options->repeats, "run the trace so often, one after the other")
       ->capture_default_str();
   command->add_option("--requests-max", options->requests_max, "stop after so many");

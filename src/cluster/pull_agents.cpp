@@ -1,6 +1,7 @@
 #include "cluster/pull_agents.h"
 
 #include "base/check.h"
+#include "policy/prefill/context_parallel.h"
 
 namespace trimtab::cluster {
 
@@ -8,6 +9,7 @@ using model::Role;
 
 PullAgents::PullAgents(const model::ClusterConfig& config, const model::Profile& profile)
     : cost_(profile.cost, config.prefill.quota_scope),
+      config_(config.prefill),
       fill_(Nanos{config.prefill.step_budget_ms * 1'000'000 * config.prefill.outstanding_steps}),
       engines_(config.prefill.engines) {
   for (Engine& engine : engines_) engine.ranks.resize(config.prefill.ranks);
@@ -19,12 +21,18 @@ PullAgents::Rank* PullAgents::find(RankId rank) {
   return rank.rank < engine.ranks.size() ? &engine.ranks[rank.rank] : nullptr;
 }
 
+/// The sum that the account is in.
+Nanos& PullAgents::quota_of(RankId id, const Account& account) {
+  Engine& engine = engines_[id.engine.value];
+  return account.shared ? engine.shared : engine.ranks[id.rank].quota;
+}
+
 void PullAgents::end(RankId id, RequestId request) {
   Rank* rank = find(id);
   if (rank == nullptr) return;
   const auto account = rank->accounts.find(request);
   if (account == rank->accounts.end()) return;
-  rank->quota -= account->second.quota;
+  quota_of(id, account->second) -= account->second.quota;
   rank->blocks -= account->second.blocks;
   rank->accounts.erase(account);
   engines_[id.engine.value].changed = true;
@@ -38,7 +46,7 @@ void PullAgents::progress(const PrefillStepped& step) {
     if (found == rank->accounts.end()) continue;
     Account& account = found->second;
     const Nanos left = cost_.request(std::min(chunk.computed + chunk.tokens, account.tokens), account.tokens);
-    rank->quota += left - account.quota;
+    quota_of(step.from, account) += left - account.quota;
     account.quota = left;
   }
   engines_[step.from.engine.value].changed = true;
@@ -52,6 +60,9 @@ void PullAgents::reset(Place place, std::int64_t blocks_total, bool there) {
   if (place.rank >= engine.ranks.size()) return;
   for (Rank& rank : engine.ranks) {
     if (!there || &rank == &engine.ranks[place.rank]) {
+      for (const auto& [id, account] : rank.accounts) {
+        if (account.shared) engine.shared -= account.quota;
+      }
       rank.accounts.clear();
       rank.quota = Nanos{};
       rank.blocks = 0;
@@ -91,10 +102,11 @@ void PullAgents::observe(const Action& action) {
   if (const auto* grant = std::get_if<Grant>(&action)) {
     Rank* rank = find(grant->rank);
     TRIMTAB_CHECK(rank != nullptr, "grant to a rank that the configuration does not have");
-    const bool fresh =
-        rank->accounts.emplace(grant->id, Account{grant->tokens, grant->quota, grant->blocks}).second;
+    const Account account{grant->tokens, grant->quota, grant->blocks,
+                          policy::context_parallel(config_, grant->quota)};
+    const bool fresh = rank->accounts.emplace(grant->id, account).second;
     TRIMTAB_CHECK(fresh, "a request was granted twice to one rank");
-    rank->quota += grant->quota;
+    quota_of(grant->rank, account) += grant->quota;
     rank->blocks += grant->blocks;
   } else if (const auto* revoke = std::get_if<Revoke>(&action)) {
     end(revoke->rank, revoke->id);
@@ -107,8 +119,9 @@ void PullAgents::take_pulls(std::vector<Event>& out) {
     if (!engine.changed) continue;
     engine.changed = false;
     Pull pull{EngineId{static_cast<std::uint32_t>(e)}, {}};
+    const Nanos each{engine.shared.value / static_cast<std::int64_t>(engine.ranks.size())};
     for (const Rank& rank : engine.ranks) {
-      pull.ranks.push_back(rank.there ? RankOffer{fill_ - rank.quota, rank.blocks_total - rank.blocks}
+      pull.ranks.push_back(rank.there ? RankOffer{fill_ - rank.quota - each, rank.blocks_total - rank.blocks}
                                       : RankOffer{});
     }
     out.emplace_back(std::move(pull));

@@ -40,24 +40,28 @@ class PullAgents {
     TokenCount tokens;
     Nanos quota;
     std::int64_t blocks = 0;
+    bool shared = false;  // the whole group computes it: charged to all ranks alike
   };
   struct Rank {
     bool there = false;
     std::int64_t blocks_total = 0;
     std::map<RequestId, Account> accounts;
-    Nanos quota;  // sums over the accounts
+    Nanos quota;  // sums over the accounts that are not shared
     std::int64_t blocks = 0;
   };
   struct Engine {
     std::vector<Rank> ranks;
+    Nanos shared;  // sum over the shared accounts of all ranks
     bool changed = false;
   };
   Rank* find(RankId rank);
   void progress(const PrefillStepped& step);
   void end(RankId rank, RequestId id);
+  Nanos& quota_of(RankId rank, const Account& account);
   void reset(Place place, std::int64_t blocks_total, bool there);
 
   policy::CostModel cost_;
+  model::PrefillConfig config_;
   Nanos fill_;  // quota that a rank may have outstanding
   std::vector<Engine> engines_;
 };

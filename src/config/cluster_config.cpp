@@ -21,9 +21,21 @@ void read_gateway(StrictTable table, model::GatewayConfig& out) {
   table.read("body_limit_bytes", out.body_limit_bytes, 1024, 1LL << 30);
   table.read("connections_max", out.connections_max, 1, 1'000'000);
   table.read("requests_in_flight_max", out.requests_in_flight_max, 1, 1'000'000);
+  table.read("requests_queued_max", out.requests_queued_max, 1, 1'000'000);
   table.read("queue_quota_limit_ms", out.queue_quota_limit_ms, 1, kDayMs);
   table.read("request_timeout_ms", out.request_timeout_ms, 1, kDayMs);
   table.read("api_key", out.api_key);
+}
+
+/// How a group of ranks agrees on its steps.
+void read_vote(StrictTable& table, model::PrefillConfig& out) {
+  const std::vector<std::string_view> rules = {"min", "min_work", "mean"};
+  auto vote = static_cast<std::size_t>(std::ranges::find(rules, out.vote) - rules.begin());
+  table.read_choice("vote", vote, rules);
+  if (vote < rules.size()) out.vote = rules[vote];
+  table.read("vote_floor_ms", out.vote_floor_ms, 1, kDayMs);
+  table.read("context_parallel_quotas", out.context_parallel_quotas, 0, 1'000'000);
+  table.read("context_parallel_percent", out.context_parallel_percent, 1, 100);
 }
 
 void read_prefill(StrictTable table, model::PrefillConfig& out) {
@@ -40,6 +52,8 @@ void read_prefill(StrictTable table, model::PrefillConfig& out) {
   table.read("outstanding_steps", out.outstanding_steps, 1, 1000);
   table.read("allocation_round_ms", out.allocation_round_ms, 10, kDayMs);
   table.read("order", out.order);
+  table.read("order_work_percent", out.order_work_percent, 0, 1'000'000);
+  read_vote(table, out);
   table.read("assignment", out.assignment);
   table.read("help_below_percent", out.help_below_percent, 0, 100);
   table.read("dualpath_ceiling_tokens", out.dualpath_ceiling_tokens, 1, 1LL << 40);
@@ -151,6 +165,14 @@ std::string prefill_toml(const model::PrefillConfig& p) {
       "an engine pulls work until this many budgets per rank are assigned");
   put("allocation_round_ms", number(p.allocation_round_ms), "engines are re-allocated to tiers this often");
   put("order", text(p.order), "inside a tier: fifo, edf or arrival_plus_work");
+  put("order_work_percent", number(p.order_work_percent),
+      "how much own work counts in the order's key; 0: the order's own share");
+  put("vote", text(p.vote), "how the ranks' votes become the step's budget: min, min_work or mean");
+  put("vote_floor_ms", number(p.vote_floor_ms), "vote min_work, mean: no budget is below it");
+  put("context_parallel_quotas", number(p.context_parallel_quotas),
+      "work beyond so many step budgets is computed by the whole group; 0: never");
+  put("context_parallel_percent", number(p.context_parallel_percent),
+      "of a step's budget that it may take while other work waits");
   put("assignment", text(p.assignment),
       "pull, or how arriving work is pushed to a rank (docs/policies/prefill.md)");
   put("help_below_percent", number(p.help_below_percent),
@@ -199,6 +221,11 @@ base::Status check_against_profile(const model::ClusterConfig& config, const mod
                                 context, blocks + 1));
     }
   }
+  if (config.prefill.context_parallel_quotas > 0) {
+    return refuse(
+        "prefill.context_parallel_quotas: the reference engine computes a request on one rank; leave it at 0 "
+        "(trimtab simulate takes it)");
+  }
   if (config.engine.ffn_experts < std::max(config.prefill.ranks, config.decode.ranks)) {
     return refuse(fmt::format(
         "engine.ffn_experts = {} is less than the {} ranks of a group: a rank would have no expert",
@@ -227,6 +254,8 @@ std::string cluster_config_toml(const model::ClusterConfig& c) {
   put("connections_max", number(c.gateway.connections_max),
       "further connections wait in the system's backlog");
   put("requests_in_flight_max", number(c.gateway.requests_in_flight_max), "429 beyond");
+  put("requests_queued_max", number(c.gateway.requests_queued_max),
+      "waiting for a prefill engine: 503/529 beyond");
   put("queue_quota_limit_ms", number(c.gateway.queue_quota_limit_ms),
       "503 (529) when the predicted time to the first token is longer");
   put("request_timeout_ms", number(c.gateway.request_timeout_ms), "a request may take this long in all");

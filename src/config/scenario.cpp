@@ -16,7 +16,7 @@ constexpr std::int64_t kDayMs = 86'400'000;
 model::ClusterConfig fleet() {
   model::ClusterConfig cluster;
   cluster.model.profile = "deepseek-v4.1-flash";
-  cluster.gateway.requests_in_flight_max = 1'000'000;
+  cluster.gateway.requests_in_flight_max = cluster.gateway.requests_queued_max = 1'000'000;
   cluster.gateway.queue_quota_limit_ms = kDayMs;
   cluster.prefill.engines = 4;
   cluster.prefill.ranks = 4;
@@ -45,6 +45,8 @@ void read_simulation(StrictTable table, model::Scenario& out) {
   table.read("pool_read_bytes_per_s", out.pool.read_bytes_per_s, 1.0, 1e15);
   table.read("pool_layerwise", out.pool.layerwise);
   table.read("prefill_expert_balance", out.prefill.expert_balance, 1.0, 1e6);
+  table.read("cost_error", out.prefill.cost_error, 0.0, 3.0);
+  table.read("context_parallel_communication", out.prefill.context_parallel_communication, 0.0, 100.0);
   table.read("decode_expert_balance", out.decode.expert_balance, 1.0, 1e6);
   table.read("tokens_per_step", out.decode.tokens_per_step, 1.0, 64.0);
   read_experts(table.table("experts"), out.experts);

@@ -247,8 +247,11 @@ base::Status Rank::take_events() {
 }
 
 base::Status Rank::step(std::span<const Group::Values> proposals) {
-  base::Nanos budget = base::kForever;
-  for (const Group::Values& values : proposals) budget = std::min(budget, base::Nanos{values[0]});
+  std::vector<base::Nanos> votes;
+  for (const Group::Values& values : proposals) votes.push_back(base::Nanos{values[0]});
+  const base::Nanos budget = options_.role == model::Role::kPrefill
+                                 ? policy::agree(votes, policy::RankConfig::from(options_.config.prefill))
+                                 : base::kForever;
   const std::span<const Segment> segments = role_->plan(budget);
   std::int64_t mine = 0;
   for (const Segment& segment : segments) mine += static_cast<std::int64_t>(segment.tokens.size());

@@ -34,7 +34,7 @@ class RankRole {
 
   struct Proposal {
     bool has_work = false;
-    base::Nanos vote = base::kForever;  // MIN over the group is the step's budget
+    base::Nanos vote = base::kForever;  // of prefill ranks: what the group agrees on is the step's budget
   };
   virtual Proposal propose() = 0;
   /// What this rank computes in the step; valid until `finish_step`. Empty: an empty batch.

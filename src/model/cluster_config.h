@@ -15,6 +15,7 @@ struct GatewayConfig {
   std::int64_t body_limit_bytes = 32LL << 20;  // 413 beyond
   std::int64_t connections_max = 1024;
   std::int64_t requests_in_flight_max = 256;    // 429 beyond
+  std::int64_t requests_queued_max = 10'000;    // waiting for a prefill engine: 503/529 beyond
   std::int64_t queue_quota_limit_ms = 600'000;  // 503/529 when the predicted TTFT exceeds this
   std::int64_t request_timeout_ms = 600'000;
   std::string api_key;  // empty: no authentication
@@ -33,6 +34,13 @@ struct PrefillConfig {
   std::int64_t outstanding_steps = 2;      // an engine pulls until this many budgets per rank are assigned
   std::int64_t allocation_round_ms = 5'000;
   std::string order = "fifo";  // fifo | edf | arrival_plus_work
+  std::int64_t order_work_percent =
+      0;                            // how much own work counts in the order's key; 0: the order's own share
+  std::string vote = "min";         // min | min_work | mean: how the ranks' votes become the step's budget
+  std::int64_t vote_floor_ms = 50;  // vote min_work, mean: no budget is below it
+  std::int64_t context_parallel_quotas =
+      0;  // work beyond so many step budgets is the whole group's; 0: never
+  std::int64_t context_parallel_percent = 50;  // of a step's budget that it may take while other work waits
   std::string assignment =
       "pull";  // pull | random | round_robin | power_of_two | least_requests | least_work | dualpath
   std::int64_t help_below_percent =

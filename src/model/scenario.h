@@ -27,6 +27,10 @@ struct DecodeModel {
 
 struct PrefillModel {
   double expert_balance = 1.0;  // of what is not attention
+  /// Work takes the predicted time x a lognormal factor of mean 1 and this sigma, drawn once per request:
+  /// policies see the prediction only.
+  double cost_error = 0;
+  double context_parallel_communication = 0.1;  // of a context-parallel chunk's time, on top
 };
 
 /// The pool behind the prefix hits.

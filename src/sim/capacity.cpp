@@ -1,7 +1,6 @@
 #include "sim/capacity.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "sim/simulation.h"
 
@@ -16,49 +15,61 @@ bool holds(const Result& result, double share) {
 
 }  // namespace
 
+base::Result<double> search_rate(const CapacityOptions& options,
+                                 const std::function<base::Result<bool>(double)>& holds) {
+  double low = 0, high = std::clamp(options.guess, options.rate_least, options.rate_most);
+  // The first steps are small when the guess is good.
+  double factor = options.guess == 1 ? 2 : 1.1;
+  while (high <= options.rate_most) {
+    const auto held = holds(high);
+    if (!held) return tl::unexpected<base::Error>(held.error());
+    if (!*held) break;
+    low = high;
+    high *= factor;
+    factor = std::min(factor * factor, 2.0);
+  }
+  if (low == 0) {
+    low = high / factor;
+    while (true) {
+      if (low < options.rate_least) return 0.0;
+      const auto held = holds(low);
+      if (!held) return tl::unexpected<base::Error>(held.error());
+      if (*held) break;
+      high = low;
+      factor = std::min(factor * factor, 2.0);
+      low /= factor;
+    }
+  }
+  while (high / low > 1 + options.precision) {
+    const double middle = (low + high) / 2;
+    const auto held = holds(middle);
+    if (!held) return tl::unexpected<base::Error>(held.error());
+    (*held ? low : high) = middle;
+  }
+  return low;
+}
+
 base::Result<Capacity> find_capacity(const model::Scenario& scenario, const model::Trace& trace,
                                      WorkloadOptions workload, const CapacityOptions& options,
                                      const std::function<void(double, bool)>& tried) {
   Capacity capacity;
-  std::optional<base::Error> error;
-  const auto attempt = [&](double rate) {
-    workload.rate = rate;
+  const auto rate = search_rate(options, [&](double at) -> base::Result<bool> {
+    workload.rate = at;
     auto items = Workload::make(trace, workload);
-    auto simulation =
-        items ? Simulation::make(scenario, std::move(*items))
-              : base::Result<std::unique_ptr<Simulation>>(tl::unexpected<base::Error>(items.error()));
-    if (!simulation) {
-      error = simulation.error();
-      return false;
-    }
+    if (!items) return tl::unexpected<base::Error>(items.error());
+    auto simulation = Simulation::make(scenario, std::move(*items));
+    if (!simulation) return tl::unexpected<base::Error>(simulation.error());
     Result result = (*simulation)->run();
     ++capacity.runs;
     const bool held = holds(result, options.share);
-    if (tried) tried(rate, held);
-    if (held && rate > capacity.rate) {
-      capacity.rate = rate;
+    if (tried) tried(at, held);
+    if (held && at > capacity.rate) {
+      capacity.rate = at;
       capacity.at_rate = std::move(result);
     }
     return held;
-  };
-  double low = 0, high = 1;
-  while (high <= options.rate_most && attempt(high)) {
-    low = high;
-    high *= 2;
-  }
-  if (low == 0) {
-    low = high / 2;
-    while (!error && low >= options.rate_least && !attempt(low)) {
-      high = low;
-      low /= 2;
-    }
-  }
-  if (error) return tl::unexpected<base::Error>(*error);
-  if (capacity.rate == 0) return capacity;
-  while (high / low > 1 + options.precision) {
-    const double middle = (low + high) / 2;
-    (attempt(middle) ? low : high) = middle;
-  }
+  });
+  if (!rate) return tl::unexpected<base::Error>(rate.error());
   return capacity;
 }
 

@@ -14,7 +14,13 @@ struct CapacityOptions {
   double precision = 0.01;   // relative, of the rate
   double rate_least = 1e-3;  // below this the answer is 0
   double rate_most = 1e4;
+  double guess = 1;  // where the search begins
 };
+
+/// The largest rate that holds: from the guess by doubling, then bisection to the precision. `holds`: whether
+/// a rate does. 0 when not even the least does.
+base::Result<double> search_rate(const CapacityOptions& options,
+                                 const std::function<base::Result<bool>(double)>& holds);
 
 struct Capacity {
   double rate = 0;  // the largest multiplier of the recorded arrival rate that holds

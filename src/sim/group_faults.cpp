@@ -6,11 +6,13 @@
 namespace trimtab::sim {
 
 void PrefillGroup::set_ready(std::uint32_t rank, RequestId id, TokenCount ready) {
-  if (ranks_[rank].scheduler.set_ready(id, ready) && !stepping_) begin();
+  const bool here = ranks_[rank].scheduler.set_ready(id, ready) || long_.set_ready(id, ready);
+  if (here && !stepping_) begin();
 }
 
 void PrefillGroup::lose() {
   for (Rank& rank : ranks_) rank.plan = {};
+  long_plan_ = {};
   stepping_ = false;
   ++version_;
 }

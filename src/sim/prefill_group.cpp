@@ -9,10 +9,11 @@ PrefillGroup::PrefillGroup(EngineId engine, const model::Scenario& scenario, Hos
     : engine_(engine),
       scenario_(scenario),
       host_(host),
-      cost_(scenario.profile.cost, scenario.cluster.prefill.quota_scope) {
-  const policy::RankConfig config = policy::RankConfig::from(scenario.cluster.prefill);
+      cost_(scenario.profile.cost, scenario.cluster.prefill.quota_scope),
+      rank_config_(policy::RankConfig::from(scenario.cluster.prefill)),
+      long_(scenario.cluster.prefill, scenario.cluster.prefill.ranks, cost_) {
   for (std::uint32_t r = 0; r < scenario.cluster.prefill.ranks; ++r) {
-    ranks_.push_back({policy::RankScheduler(config, cost_), {}, {}, {}});
+    ranks_.push_back({policy::RankScheduler(rank_config_, cost_), {}, {}, {}});
   }
   if (scenario.experts.policy != model::ExpertPolicy::kConstant) {
     experts_.emplace(scenario, scenario.experts.prefill, scenario.cluster.prefill.ranks,
@@ -43,41 +44,62 @@ void PrefillGroup::add(std::uint32_t rank, std::uint32_t slot) {
   work.batch_cap = request.batch_cap;
   work.images = request.images;
   work.ready = request.ready;
-  ranks_[rank].scheduler.add(std::move(work));
+  if (policy::context_parallel(scenario_.cluster.prefill, cost_.request(work.computed, work.prompt))) {
+    long_ranks_[work.id] = rank;
+    long_.add(std::move(work));
+  } else {
+    ranks_[rank].scheduler.add(std::move(work));
+  }
   if (!stepping_) begin();
 }
 
-void PrefillGroup::remove(std::uint32_t rank, RequestId id) { ranks_[rank].scheduler.remove(id); }
+void PrefillGroup::remove(std::uint32_t rank, RequestId id) {
+  ranks_[rank].scheduler.remove(id);
+  long_.remove(id);
+  long_ranks_.erase(id);
+}
+
+namespace {
+
+double tokens_of(const policy::StepPlan& plan) {
+  std::int64_t sum = 0;
+  for (const policy::PlannedChunk& chunk : plan.chunks) sum += chunk.tokens.value;
+  return static_cast<double>(sum);
+}
+
+}  // namespace
 
 void PrefillGroup::begin() {
-  const bool idle =
-      std::ranges::all_of(ranks_, [](const Rank& rank) { return rank.scheduler.waiting() == 0; });
-  if (idle) return;
-  budget_ = base::kForever;
+  const bool others =
+      std::ranges::any_of(ranks_, [](const Rank& rank) { return rank.scheduler.waiting() > 0; });
+  if (!others && long_.waiting() == 0) return;
+  std::vector<Nanos> votes;
   for (Rank& rank : ranks_) {
     rank.vote = rank.scheduler.vote();
-    budget_ = std::min(budget_, rank.vote.vote);
+    votes.push_back(rank.vote.vote);
   }
-  Nanos attention, rest;
-  double attention_sum = 0, rest_sum = 0, tokens = 0;
+  budget_ = long_.waiting() > 0 ? rank_config_.step_budget : policy::agree(votes, rank_config_);
+  const Nanos part = long_.part(budget_, others);
+  const Load together = share_of_long(part);
+  Nanos attention, rest, fullest;
+  double attention_sum = 0, rest_sum = 0, tokens = tokens_of(long_plan_);
   for (Rank& rank : ranks_) {
-    rank.plan = rank.scheduler.plan(budget_);
-    Nanos own_attention, own_rest;
-    for (const policy::PlannedChunk& chunk : rank.plan.chunks) {
-      const TokenCount prompt{host_.request(Host::slot_of(chunk.id)).tokens};
-      const Nanos part = cost_.attention(chunk.tokens, chunk.computed, prompt);
-      own_attention += part;
-      tokens += static_cast<double>(chunk.tokens.value);
-      own_rest += cost_.whole(chunk.tokens, chunk.computed, prompt) - part;
-    }
-    rank.own = cost_.step_fixed() + own_attention + own_rest;
-    attention = std::max(attention, own_attention);
-    rest = std::max(rest, own_rest);
-    attention_sum += static_cast<double>(own_attention.value);
-    rest_sum += static_cast<double>(own_rest.value);
+    rank.plan = rank.scheduler.plan(budget_ - part);
+    const Load own = load_of(rank.plan);
+    tokens += tokens_of(rank.plan);
+    rank.own = cost_.step_fixed() + own.attention + own.rest;
+    fullest = std::max(fullest, own.attention + own.rest);
+    work_ns_ += static_cast<double>((own.attention + own.rest).value);
+    attention = std::max(attention, own.attention + together.attention);
+    rest = std::max(rest, own.rest + together.rest);
+    attention_sum += static_cast<double>((own.attention + together.attention).value);
+    rest_sum += static_cast<double>((own.rest + together.rest).value);
   }
   // All that is here may wait for embeddings: the next thing that can be computed begins the step.
-  if (std::ranges::all_of(ranks_, [](const Rank& rank) { return rank.plan.chunks.empty(); })) return;
+  if (long_plan_.chunks.empty() &&
+      std::ranges::all_of(ranks_, [](const Rank& rank) { return rank.plan.chunks.empty(); })) {
+    return;
+  }
   const auto ranks = static_cast<double>(ranks_.size());
   StepTimes times;
   times.ideal = static_cast<double>(cost_.step_fixed().value) + (attention_sum + rest_sum) / ranks;
@@ -89,6 +111,8 @@ void PrefillGroup::begin() {
   times.expert_drift = static_cast<double>(rest.value) * load.avoidable;
   times.expert_moves = load.stall_ns;
   times_.add(times);
+  uneven_ns_ += static_cast<double>((fullest + together.attention + together.rest).value) -
+                (attention_sum + rest_sum) / ranks;
   actual_ = std::max(times.whole(), Nanos{1});
   stepping_ = true;
   ++step_;
@@ -112,9 +136,12 @@ void PrefillGroup::record(const StepTimes& times) const {
 void PrefillGroup::step_ended(std::uint64_t version) {
   if (version != version_ || !stepping_) return;
   stepping_ = false;
+  std::vector<RequestId> done;
+  finish_long(done);
   for (std::uint32_t r = 0; r < ranks_.size(); ++r) {
     if (!ranks_[r].plan.chunks.empty()) report(r);
   }
+  for (const RequestId id : done) computed(id);
   if (!stepping_) begin();
 }
 
@@ -137,12 +164,15 @@ void PrefillGroup::report(std::uint32_t r) {
     event.chunks.push_back({chunk.id, chunk.tokens, chunk.computed, chunk.predicted});
   }
   host_.tell(std::move(event));
-  for (const RequestId id : done) {
-    SimRequest& request = host_.request(Host::slot_of(id));
-    if (request.id != id || !request.started) continue;  // aborted while it was computed
-    request.computed = true;
-    if (request.target || !request.hand_over) hand_over(Host::slot_of(id));
-  }
+  for (const RequestId id : done) computed(id);
+}
+
+/// All of the prompt is there.
+void PrefillGroup::computed(RequestId id) {
+  SimRequest& request = host_.request(Host::slot_of(id));
+  if (request.id != id || !request.started) return;  // aborted while it was computed
+  request.computed = true;
+  if (request.target || !request.hand_over) hand_over(Host::slot_of(id));
 }
 
 void PrefillGroup::hand_over(std::uint32_t slot) {

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <vector>
 
 #include "model/scenario.h"
 #include "policy/cost/cost_model.h"
+#include "policy/prefill/context_parallel.h"
 #include "policy/prefill/rank_scheduler.h"
 #include "sim/expert_group.h"
 #include "sim/host.h"
@@ -38,6 +40,10 @@ class PrefillGroup {
   Nanos busy() const { return busy_; }
   const StepTimes& times() const { return times_; }
   std::int64_t tokens_computed() const { return tokens_computed_; }
+  /// Of all chunks begun, without waiting and communication.
+  double work_ns() const { return work_ns_; }
+  /// Over all steps, what the fullest rank had more than the mean: requests are whole.
+  double uneven_ns() const { return uneven_ns_; }
 
  private:
   struct Rank {
@@ -46,22 +52,35 @@ class PrefillGroup {
     policy::Vote vote;
     Nanos own;  // of the step under way, without waiting for peers
   };
+  struct Load {
+    Nanos attention, rest;
+  };
   void begin();
   ExpertLoad expert_load(double tokens);
   void report(std::uint32_t rank);
   void record(const StepTimes& times) const;
+  /// True time of the chunks, whatever was predicted.
+  Load load_of(const policy::StepPlan& plan) const;
+  Load share_of_long(Nanos part);
+  void finish_long(std::vector<RequestId>& done);
+  void computed(RequestId id);
 
   EngineId engine_;
   const model::Scenario& scenario_;
   Host& host_;
   policy::CostModel cost_;
+  policy::RankConfig rank_config_;
   std::vector<Rank> ranks_;
+  policy::ContextParallelQueue long_;  // what the whole group computes together
+  policy::StepPlan long_plan_;
+  std::map<RequestId, std::uint32_t> long_ranks_;  // who holds it on the books
   bool stepping_ = false;
   std::uint64_t version_ = 0, step_ = 0;
   Nanos budget_, actual_, busy_;
   StepTimes times_;
   std::int64_t tokens_computed_ = 0;
   std::optional<ExpertGroup> experts_;
+  double work_ns_ = 0, uneven_ns_ = 0;
 };
 
 }  // namespace trimtab::sim

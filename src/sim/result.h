@@ -31,6 +31,14 @@ struct RequestTimes {
   std::int64_t prompt = 0, hit = 0, output = 0;
 };
 
+/// The engines' account at one instant, all of a stage together.
+struct StageSample {
+  Nanos at;
+  StepTimes prefill, decode;
+  double prefill_busy_s = 0, decode_busy_s = 0;
+  double prefill_uneven_ns = 0;  // of the waits in `prefill`: what the fullest rank has more than the mean
+};
+
 struct Result {
   std::vector<Latencies> tiers;
   Latencies all;
@@ -49,6 +57,9 @@ struct Result {
   std::uint64_t events = 0;      // of virtual time
   std::uint64_t event_hash = 0;  // equal for equal runs
   std::vector<RequestTimes> requests;
+  std::vector<StageSample> samples;  // at the times asked for by Simulation::sample_at
+  std::int64_t prefill_tokens = 0;   // computed by prefill ranks; above computed_tokens, some twice
+  double prefill_work_ns = 0;        // of their chunks, each rank's own
 };
 
 }  // namespace trimtab::sim

@@ -119,6 +119,10 @@ Result Simulation::run(const std::function<void(const Progress&)>& progress) {
   schedule_next();
   while (!queue_.empty()) {
     const QueuedEvent event = queue_.pop();
+    while (result_.samples.size() < sample_times_.size() &&
+           sample_times_[result_.samples.size()] <= event.at) {
+      result_.samples.push_back(sample(sample_times_[result_.samples.size()]));
+    }
     ++result_.events;
     result_.event_hash = base::mix(result_.event_hash, static_cast<std::uint64_t>(event.at.value));
     result_.event_hash = base::mix(result_.event_hash, event.b * 16 + static_cast<std::uint64_t>(event.kind));
@@ -233,7 +237,24 @@ void Simulation::perform(const cluster::Action& action) {
       action);
 }
 
+StageSample Simulation::sample(Nanos at) const {
+  StageSample out;
+  out.at = at;
+  for (const PrefillGroup& group : prefill_) {
+    out.prefill.add(group.times());
+    out.prefill_busy_s += base::to_seconds(group.busy());
+    out.prefill_uneven_ns += group.uneven_ns();
+  }
+  for (const DecodeGroup& group : decode_) {
+    out.decode.add(group.times());
+    out.decode_busy_s += base::to_seconds(group.busy());
+  }
+  return out;
+}
+
 Result Simulation::collect() {
+  while (result_.samples.size() < sample_times_.size())
+    result_.samples.push_back(sample(sample_times_[result_.samples.size()]));
   result_.unfinished = live_;
   result_.span = last_end_ - first_arrival_;
   result_.evicted_blocks = pool_.evicted();
@@ -244,6 +265,8 @@ Result Simulation::collect() {
   const double span = std::max(base::to_seconds(result_.span), 1e-9);
   for (const PrefillGroup& group : prefill_) {
     result_.prefill_steps += group.steps();
+    result_.prefill_tokens += group.tokens_computed();
+    result_.prefill_work_ns += group.work_ns();
     result_.prefill_times.add(group.times());
     result_.prefill_busy += base::to_seconds(group.busy()) / span / static_cast<double>(prefill_.size());
   }

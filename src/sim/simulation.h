@@ -46,6 +46,9 @@ class Simulation final : public Host {
   /// and a failure says what is missing). `progress`: called every 65,536 events.
   Result run(const std::function<void(const Progress&)>& progress = {});
 
+  /// Ascending; the engines' accounts at these times are in the result. Call it before `run`.
+  void sample_at(std::vector<Nanos> times) { sample_times_ = std::move(times); }
+
   EventQueue& queue() override { return queue_; }
   SimRequest& request(std::uint32_t slot) override { return requests_[slot]; }
   void tell(cluster::Event event) override;
@@ -134,6 +137,7 @@ class Simulation final : public Host {
   std::int64_t match(std::uint32_t slot);
   Pool::Prefix prefix(std::uint32_t slot);
   std::int64_t hit_of(const SimRequest& request, std::int64_t tokens) const;
+  StageSample sample(Nanos at) const;
   Result collect();
   void record_sample(Nanos until);
 
@@ -172,6 +176,7 @@ class Simulation final : public Host {
   std::int64_t drawn_ = 0;
   Nanos first_arrival_, last_end_;
   policy::CostModel cost_;
+  std::vector<Nanos> sample_times_;
   Result result_;
   Recorder* recorder_ = nullptr;
 };

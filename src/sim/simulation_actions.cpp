@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "kv/hit_rule.h"
+#include "sim/cost_error.h"
 #include "sim/simulation.h"
 
 namespace trimtab::sim {
@@ -99,8 +100,9 @@ bool Simulation::served_well(const SimRequest& request, std::size_t tier) const 
   const std::int64_t steps = 1 + cost_.request(hit, prompt).value / std::max<std::int64_t>(budget.value, 1);
   const Nanos own = cost_.whole(prompt - hit, hit, prompt) + Nanos{cost_.step_fixed().value * steps};
   const Nanos target = scenario_.slo_targets[std::min(tier, scenario_.slo_targets.size() - 1)];
+  const Nanos took = scaled(own, cost_factor(scenario_, request.id));
   const double limit =
-      static_cast<double>(target.value) + scenario_.slo_work * static_cast<double>(own.value);
+      static_cast<double>(target.value) + scenario_.slo_work * static_cast<double>(took.value);
   return static_cast<double>((request.first_token - request.submitted).value) <= limit;
 }
 

@@ -26,6 +26,7 @@ Nanos served_in(Nanos quota, std::int64_t rate_permille) {
 AdmissionConfig admission_config(const model::GatewayConfig& config) {
   AdmissionConfig admission;
   admission.in_flight_max = config.requests_in_flight_max;
+  admission.queued_max = config.requests_queued_max;
   admission.ttft_max = Nanos{config.queue_quota_limit_ms * 1'000'000};
   return admission;
 }

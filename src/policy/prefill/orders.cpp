@@ -17,17 +17,19 @@ Nanos after(Nanos start, Nanos work, std::int64_t percent) {
   return Nanos{static_cast<std::int64_t>(std::min<__int128>(at, INT64_MAX))};
 }
 
-Nanos fifo(const QueueItem& item, model::TierId, const OrderConfig&) { return item.arrival; }
+Nanos fifo(const QueueItem& item, const OrderConfig&) { return item.arrival; }
 
-Nanos earliest_deadline(const QueueItem& item, model::TierId tier, const OrderConfig& config) {
+Nanos earliest_deadline(const QueueItem& item, const OrderConfig& config) {
   Nanos target{0};
   if (!config.tier_targets.empty()) {
-    target = config.tier_targets[std::min<std::size_t>(tier.value, config.tier_targets.size() - 1)];
+    const auto above = std::ranges::upper_bound(config.target_bounds_tokens, item.context.value);
+    const auto tier = static_cast<std::size_t>(above - config.target_bounds_tokens.begin());
+    target = config.tier_targets[std::min(tier, config.tier_targets.size() - 1)];
   }
   return std::min(item.deadline, after(item.arrival + target, item.quota, config.edf_work_percent));
 }
 
-Nanos arrival_plus_work(const QueueItem& item, model::TierId, const OrderConfig& config) {
+Nanos arrival_plus_work(const QueueItem& item, const OrderConfig& config) {
   return after(item.arrival, item.quota, config.arrival_work_percent);
 }
 

@@ -23,7 +23,10 @@ struct QueueItem {
 };
 
 struct OrderConfig {
-  /// edf: what a request of each tier may wait, before its own work; the last one serves all longer tiers.
+  /// edf: which target a request has: by its total context, exclusive upper bounds, ascending. Not by the
+  /// queue's tiers: one queue for all keeps the targets.
+  std::vector<std::int64_t> target_bounds_tokens = {16'384, 65'536, 262'144};
+  /// edf: what a request may wait, before its own work; the last one serves all longer contexts.
   std::vector<base::Nanos> tier_targets = {base::Nanos{2'000'000'000}, base::Nanos{4'000'000'000},
                                            base::Nanos{8'000'000'000}, base::Nanos{16'000'000'000}};
   std::int64_t edf_work_percent = 150;      // edf: work counts this much in the deadline
@@ -34,7 +37,7 @@ struct OrderConfig {
 struct QueueOrder {
   std::string_view name;
   std::string_view says;  // one line for a user
-  base::Nanos (*key)(const QueueItem& item, model::TierId tier, const OrderConfig& config);
+  base::Nanos (*key)(const QueueItem& item, const OrderConfig& config);
   bool key_is_arrival = false;  // then the queue needs no second heap for aging
 };
 

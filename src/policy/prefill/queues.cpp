@@ -19,6 +19,10 @@ QueueConfig QueueConfig::from(const model::PrefillConfig& config) {
   queue.step_budget = Nanos{config.step_budget_ms * kMilli};
   queue.outstanding_steps = config.outstanding_steps;
   queue.order = config.order;
+  if (config.order_work_percent > 0) {
+    queue.order_config.edf_work_percent = config.order_work_percent;
+    queue.order_config.arrival_work_percent = config.order_work_percent;
+  }
   queue.aging = Nanos{config.aging_ms * kMilli};
   queue.lease = Nanos{config.lease_ms * kMilli};
   queue.help_below_ratio = static_cast<double>(config.help_below_percent) / 100;
@@ -104,7 +108,7 @@ void PrefillQueues::insert(std::uint32_t slot) {
   Entry& entry = entries_[slot];
   entry.state = Entry::State::kQueued;
   entry.tier = map_.tier_of(entry.item.context);
-  entry.key = order_->key(entry.item, entry.tier, config_.order_config);
+  entry.key = order_->key(entry.item, config_.order_config);
   Tier& tier = tiers_[entry.tier.value];
   tier.by_key.push(entry.key.value, entry.item.id.value, slot);
   if (!order_->key_is_arrival) tier.by_age.push(entry.item.arrival.value, entry.item.id.value, slot);

@@ -19,6 +19,10 @@ RankConfig RankConfig::from(const model::PrefillConfig& config) {
   rank.step_budget = Nanos{config.step_budget_ms * 1'000'000};
   rank.chunk_tokens_max = TokenCount{config.chunk_tokens_max};
   rank.chunk_tokens_min = TokenCount{config.chunk_tokens_min};
+  rank.vote = config.vote == "mean"       ? VoteRule::kMean
+              : config.vote == "min_work" ? VoteRule::kMinWork
+                                          : VoteRule::kMin;
+  rank.vote_floor = Nanos{config.vote_floor_ms * 1'000'000};
   return rank;
 }
 
@@ -83,7 +87,24 @@ Vote RankScheduler::vote() const {
   const Nanos floor{
       static_cast<std::int64_t>(config_.vote_floor_ratio * static_cast<double>(vote.cap.value))};
   vote.vote = vote.idle ? vote.cap : std::max(vote.cap - overrun_, floor);
+  if (config_.vote == VoteRule::kMin) return vote;
+  // Who has nothing to do asks for no time; MIN passes it over.
+  vote.vote = vote.idle ? Nanos{0} : std::min(vote.vote, waiting_quota(vote.vote) + cost_.fixed());
   return vote;
+}
+
+Nanos agree(std::span<const Nanos> votes, const RankConfig& config) {
+  if (votes.empty()) return base::kForever;
+  if (config.vote == VoteRule::kMin) return *std::min_element(votes.begin(), votes.end());
+  if (config.vote == VoteRule::kMinWork) {
+    Nanos least = base::kForever;
+    for (const Nanos vote : votes) least = vote > Nanos{0} ? std::min(least, vote) : least;
+    return std::max(least, config.vote_floor);
+  }
+  __int128 sum = 0;
+  for (const Nanos vote : votes) sum += vote.value;
+  return std::max(Nanos{static_cast<std::int64_t>(sum / static_cast<__int128>(votes.size()))},
+                  config.vote_floor);
 }
 
 StepPlan RankScheduler::plan(Nanos budget) const {
@@ -144,9 +165,12 @@ std::vector<model::RequestId> RankScheduler::done(const StepPlan& plan, Nanos ac
   return complete;
 }
 
-Nanos RankScheduler::waiting_quota() const {
+Nanos RankScheduler::waiting_quota(Nanos enough) const {
   Nanos sum{0};
-  for (const RankRequest& request : requests_) sum += cost_.request(request.computed, request.prompt);
+  for (const RankRequest& request : requests_) {
+    sum += cost_.request(request.computed, request.prompt);
+    if (sum >= enough) break;
+  }
   return sum;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,12 +13,21 @@
 
 namespace trimtab::policy {
 
+/// How the votes of a group's ranks become the budget of their step.
+enum class VoteRule : std::uint8_t {
+  kMin,      // the least cap: the ranks finish together, no rank overruns alone
+  kMinWork,  // the least of min(cap, own work) over the ranks that have work
+  kMean,     // the mean of min(cap, own work): small steps when there is little to do, full ones when much
+};
+
 struct RankConfig {
   base::Nanos step_budget{300'000'000};  // compute_quota_limit
   base::TokenCount chunk_tokens_max{32'768};
   base::TokenCount chunk_tokens_min{128};
   /// A vote never falls below this share of the cap, or one slow step would starve the whole group.
   double vote_floor_ratio = 0.25;
+  VoteRule vote = VoteRule::kMin;
+  base::Nanos vote_floor{50'000'000};  // kMinWork, kMean: no budget is below it
 
   static RankConfig from(const model::PrefillConfig& config);
 };
@@ -39,6 +49,10 @@ struct Vote {
   bool idle = false;
 };
 std::string to_string(const Vote& vote);
+
+/// The budget of the group's step, of one vote of each of its ranks (an all-reduce MIN, or a SUM over the
+/// number of ranks). Of no votes: kForever.
+base::Nanos agree(std::span<const base::Nanos> votes, const RankConfig& config);
 
 struct PlannedChunk {
   model::RequestId id;
@@ -62,11 +76,13 @@ std::string to_string(const StepPlan& plan);
 ///
 /// An idle rank votes its cap, a loaded rank its cap less its own overrun and never its backlog: a vote that
 /// fell with the backlog would shrink everyone's steps just when there is work. The group takes the MIN, so
-/// that its ranks finish together and no rank whose prediction is off overruns alone. Source: system facts,
-/// section 3; DualPath's intra-engine scheduler (arXiv 2602.21548), with a closed form in place of its binary
-/// search. Cost: one solve per request touched, in a step of milliseconds. Weakness: MIN costs mean TTFT what
-/// one slow rank needs (a MEAN budget recovers half in the study of public traces); FIFO lets a long prompt
-/// hold the ones behind.
+/// that its ranks finish together and no rank whose prediction is off overruns alone. Under VoteRule::kMean
+/// a rank votes min(cap, own work), 0 when it is idle, and the group takes the mean: with little to do,
+/// nobody waits a whole quota for the one rank that has a long prompt. Source: system facts, section 3;
+/// DualPath's intra-engine scheduler (arXiv 2602.21548), with a closed form in place of its binary search.
+/// Cost: one solve per request touched, in a step of milliseconds. Weakness: a MIN of caps makes short work
+/// wait out full steps at low load, a MEAN pays more fixed parts; FIFO lets a long prompt hold the ones
+/// behind.
 class RankScheduler {
  public:
   RankScheduler(const RankConfig& config, CostModel cost);
@@ -87,8 +103,8 @@ class RankScheduler {
   std::vector<model::RequestId> done(const StepPlan& plan, base::Nanos actual);
 
   std::size_t waiting() const { return requests_.size(); }
-  /// Predicted quota of all that waits here.
-  base::Nanos waiting_quota() const;
+  /// Predicted quota of all that waits here; counting ends where it reaches `enough`.
+  base::Nanos waiting_quota(base::Nanos enough = base::kForever) const;
   const CostModel& cost() const { return cost_; }
 
  private:

@@ -1,0 +1,53 @@
+// The checks without which no share is printed.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "sim/ideal.h"
+#include "sim/share.h"
+
+namespace trimtab::sim {
+namespace {
+
+tl::unexpected<base::Error> broken(std::string message) {
+  return base::fail(base::Code::kInternal, "no share is printed: " + std::move(message), "conservation");
+}
+
+}  // namespace
+
+base::Status check_conservation(const model::Scenario& scenario, const model::Trace& trace,
+                                const Result& result) {
+  if (result.finished != result.submitted || result.failed + result.unfinished > 0) {
+    return broken(fmt::format("of {} requests {} finished, {} failed and {} never ended{}", result.submitted,
+                              result.finished, result.failed, result.unfinished,
+                              result.failures.empty() ? "" : "; the first failure: " + result.failures[0]));
+  }
+  if (result.requests.size() != result.finished)
+    return broken(fmt::format("{} of {} requests were kept", result.requests.size(), result.finished));
+  WorkSums sums;
+  std::int64_t asked = 0;
+  for (const RequestTimes& request : result.requests) {
+    sums.add(work_of(scenario, request.prompt, request.hit, request.output), scenario.decode.tokens_per_step);
+    asked += std::max<std::int64_t>(trace.requests[request.request].output_tokens, 1);
+  }
+  if (asked != result.output_tokens || sums.output_tokens != asked) {
+    return broken(fmt::format("{} tokens were asked for, {} drawn and {} delivered", asked,
+                              sums.output_tokens, result.output_tokens));
+  }
+  // What faults and preemptions make ranks compute again is work done twice, and counted.
+  const bool redone = result.preemptions > 0 || result.prefill_tokens > result.computed_tokens;
+  if (redone ? result.prefill_tokens < sums.computed_tokens : result.prefill_tokens != sums.computed_tokens) {
+    return broken(fmt::format("{} prompt tokens were not hit, but {} were computed", sums.computed_tokens,
+                              result.prefill_tokens));
+  }
+  if (redone || scenario.prefill.cost_error > 0) return {};
+  const double off = result.prefill_work_ns / std::max(sums.work_ns(), 1.0) - 1;
+  const bool chunked = std::holds_alternative<model::FlopsCost>(scenario.profile.cost);
+  if (std::abs(off) > (chunked ? 0.01 : 1e-6)) {
+    return broken(fmt::format("prefill ranks worked {:.6f} s for requests whose work is {:.6f} s",
+                              result.prefill_work_ns * 1e-9, sums.work_ns() * 1e-9));
+  }
+  return {};
+}
+
+}  // namespace trimtab::sim
