@@ -107,6 +107,8 @@ void PullAgents::observe(const Action& action) {
     const bool fresh = rank->accounts.emplace(grant->id, account).second;
     TRIMTAB_CHECK(fresh, "a request was granted twice to one rank");
     quota_of(grant->rank, account) += grant->quota;
+    // The queue took it off that rank's offer alone.
+    if (account.shared) engines_[grant->rank.engine.value].changed = true;
     rank->blocks += grant->blocks;
   } else if (const auto* revoke = std::get_if<Revoke>(&action)) {
     end(revoke->rank, revoke->id);

@@ -104,5 +104,41 @@ TEST_F(PullAgentsTest, WhatOtherRolesSayChangesNothing) {
   EXPECT_TRUE(pulls().empty());
 }
 
+TEST(PullAgentsContextParallel, LongWorkIsChargedToAllRanksAlike) {
+  model::ClusterConfig config;
+  config.prefill.engines = 1;
+  config.prefill.ranks = 2;
+  config.prefill.step_budget_ms = 10;
+  config.prefill.outstanding_steps = 2;
+  config.prefill.context_parallel_quotas = 1;
+  model::Profile profile;
+  profile.cost = model::QuadraticCost{0, 1'000'000'000, 0};  // 1 ms a token
+  PullAgents agents(config, profile);
+  const auto offers = [&agents] {
+    std::vector<Event> out;
+    agents.take_pulls(out);
+    std::vector<std::int64_t> left;
+    for (const Event& event : out) {
+      for (const auto& rank : std::get<Pull>(event).ranks) left.push_back(rank.quota_left.value / 1'000'000);
+    }
+    return left;
+  };
+  const RankId first{EngineId{0}, 0};
+  for (std::uint32_t r = 0; r < 2; ++r) agents.observe(Event{Joined{{Role::kPrefill, EngineId{0}, r}, 50}});
+  offers();
+  agents.observe(Action{Grant{RequestId{1}, first, TokenCount{10}, TokenCount{0}, Nanos{10'000'000}, 1}});
+  EXPECT_TRUE(offers().empty()) << "one budget is not more than one budget";
+  agents.observe(Action{Grant{RequestId{2}, first, TokenCount{30}, TokenCount{0}, Nanos{30'000'000}, 1}});
+  EXPECT_EQ(offers(), (std::vector<std::int64_t>{20 - 10 - 15, 20 - 15}));
+  PrefillStepped step;
+  step.from = first;
+  step.chunks.push_back({RequestId{2}, TokenCount{20}, TokenCount{0}, Nanos{20'000'000}});
+  agents.observe(Event{step});
+  EXPECT_EQ(offers(), (std::vector<std::int64_t>{20 - 10 - 5, 20 - 5}));
+  agents.observe(Event{Lost{{Role::kPrefill, EngineId{0}, 1}}});
+  agents.observe(Event{Joined{{Role::kPrefill, EngineId{0}, 0}, 50}});
+  EXPECT_EQ(offers().at(0), 20) << "what died with the group is off the books";
+}
+
 }  // namespace
 }  // namespace trimtab::cluster

@@ -52,8 +52,8 @@ void isolate(model::Scenario& scenario, SaturatedStage stage) {
     free.fixed = Nanos{1'000};
     free.attention_ns_per_kv_token = free.dispatch_ns_per_request = free.moe_ns_per_request = 0;
     scenario.profile.decode_step = free;
-    scenario.cluster.decode.max_running = 1 << 20;
-    scenario.cluster.decode.kv_blocks = 1 << 24;
+    scenario.cluster.decode.max_running = 60'000;
+    scenario.cluster.decode.kv_blocks = 1 << 22;
   }
 }
 

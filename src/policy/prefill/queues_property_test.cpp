@@ -31,7 +31,7 @@ struct Plain {
   std::map<EngineId, Engine> engines;
 
   TierId tier(const QueueItem& item) const { return map.tier_of(item.context); }
-  Nanos key(const QueueItem& item) const { return order->key(item, tier(item), config.order_config); }
+  Nanos key(const QueueItem& item) const { return order->key(item, config.order_config); }
   static Nanos left(const Engine& engine) {
     Nanos sum{0};
     for (const auto& rank : engine.ranks) sum += std::max(rank.quota_left, Nanos{0});

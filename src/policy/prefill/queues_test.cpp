@@ -372,5 +372,26 @@ TEST(PrefillQueues, BadConfigurationsAreRefused) {
   EXPECT_FALSE(refused([](QueueConfig&) {}));
 }
 
+TEST(Orders, OneQueueKeepsTheTargetsOfTheContexts) {
+  QueueConfig config;
+  config.tier_bounds_tokens = {};
+  config.order = "edf";
+  auto q = queues(config, {engine(0, 0, 0)});
+  q.enqueue(item(1, 100'000, 1, 0));     // target 8 s
+  q.enqueue(item(2, 1'000, 1, 5'000));   // 5 + 2 s
+  q.enqueue(item(3, 20'000, 1, 3'500));  // 3.5 + 4 s
+  q.pull(EngineId{0}, offer({600}));
+  EXPECT_EQ(served(q, ms(6'000)), (std::vector<std::uint64_t>{2, 3, 1}));
+}
+
+TEST(Orders, TheWeightOfOwnWorkIsConfiguration) {
+  model::PrefillConfig config;
+  EXPECT_EQ(QueueConfig::from(config).order_config.edf_work_percent, 150);
+  config.order_work_percent = 40;
+  const OrderConfig order = QueueConfig::from(config).order_config;
+  const QueueOrder* key = *find_queue_order("arrival_plus_work");
+  EXPECT_EQ(key->key(item(1, 10, 1'000, 500), order), ms(900));
+}
+
 }  // namespace
 }  // namespace trimtab::policy

@@ -256,5 +256,31 @@ RC_GTEST_PROP(RankScheduler, EveryTokenIsComputedOnceInOrder, ()) {
   }
 }
 
+TEST(Votes, MinIsTheLeastCapAndMeanTheMeanWork) {
+  const Nanos votes[] = {Nanos{300'000'000}, Nanos{0}, Nanos{120'000'000}, Nanos{60'000'000}};
+  RankConfig config;
+  EXPECT_EQ(agree(votes, config), Nanos{0});
+  config.vote = VoteRule::kMinWork;
+  EXPECT_EQ(agree(votes, config), Nanos{60'000'000}) << "who has nothing to do does not count";
+  config.vote = VoteRule::kMean;
+  EXPECT_EQ(agree(votes, config), Nanos{120'000'000});
+  config.vote_floor = Nanos{200'000'000};
+  EXPECT_EQ(agree(votes, config), Nanos{200'000'000});
+  EXPECT_EQ(agree({}, config), base::kForever);
+}
+
+TEST(Votes, UnderMeanARankAsksForWhatItHasToDo) {
+  RankConfig config;
+  config.vote = VoteRule::kMean;
+  RankScheduler rank(config, example());
+  EXPECT_EQ(rank.vote().vote, Nanos{0});
+  rank.add(request(1, 100'000, 96'896));
+  EXPECT_EQ(rank.vote().vote, Nanos{152'791'296});
+  rank.add(request(2, 100'000, 0));
+  EXPECT_EQ(rank.vote().vote, kBudget) << "never more than its cap";
+  RankScheduler min({}, example());
+  EXPECT_EQ(min.vote().vote, kBudget) << "under MIN the idle do not shrink the others' steps";
+}
+
 }  // namespace
 }  // namespace trimtab::policy
