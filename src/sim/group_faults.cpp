@@ -6,7 +6,7 @@
 namespace trimtab::sim {
 
 void PrefillGroup::set_ready(std::uint32_t rank, RequestId id, TokenCount ready) {
-  const bool here = ranks_[rank].scheduler.set_ready(id, ready) || long_.set_ready(id, ready);
+  const bool here = ranks_[rank].scheduler.set_ready(id, ready) || long_->set_ready(id, ready);
   if (here && !stepping_) begin();
 }
 

@@ -11,7 +11,8 @@ PrefillGroup::PrefillGroup(EngineId engine, const model::Scenario& scenario, Hos
       host_(host),
       cost_(scenario.profile.cost, scenario.cluster.prefill.quota_scope),
       rank_config_(policy::RankConfig::from(scenario.cluster.prefill)),
-      long_(scenario.cluster.prefill, scenario.cluster.prefill.ranks, cost_) {
+      long_(std::make_unique<policy::ContextParallelQueue>(scenario.cluster.prefill,
+                                                           scenario.cluster.prefill.ranks, cost_)) {
   for (std::uint32_t r = 0; r < scenario.cluster.prefill.ranks; ++r) {
     ranks_.push_back({policy::RankScheduler(rank_config_, cost_), {}, {}, {}});
   }
@@ -46,7 +47,7 @@ void PrefillGroup::add(std::uint32_t rank, std::uint32_t slot) {
   work.ready = request.ready;
   if (policy::context_parallel(scenario_.cluster.prefill, cost_.request(work.computed, work.prompt))) {
     long_ranks_[work.id] = rank;
-    long_.add(std::move(work));
+    long_->add(std::move(work));
   } else {
     ranks_[rank].scheduler.add(std::move(work));
   }
@@ -55,7 +56,7 @@ void PrefillGroup::add(std::uint32_t rank, std::uint32_t slot) {
 
 void PrefillGroup::remove(std::uint32_t rank, RequestId id) {
   ranks_[rank].scheduler.remove(id);
-  long_.remove(id);
+  long_->remove(id);
   long_ranks_.erase(id);
 }
 
@@ -72,14 +73,14 @@ double tokens_of(const policy::StepPlan& plan) {
 void PrefillGroup::begin() {
   const bool others =
       std::ranges::any_of(ranks_, [](const Rank& rank) { return rank.scheduler.waiting() > 0; });
-  if (!others && long_.waiting() == 0) return;
+  if (!others && long_->waiting() == 0) return;
   std::vector<Nanos> votes;
   for (Rank& rank : ranks_) {
     rank.vote = rank.scheduler.vote();
     votes.push_back(rank.vote.vote);
   }
-  budget_ = long_.waiting() > 0 ? rank_config_.step_budget : policy::agree(votes, rank_config_);
-  const Nanos part = long_.part(budget_, others);
+  budget_ = long_->waiting() > 0 ? rank_config_.step_budget : policy::agree(votes, rank_config_);
+  const Nanos part = long_->part(budget_, others);
   const Load together = share_of_long(part);
   Nanos attention, rest, fullest;
   double attention_sum = 0, rest_sum = 0, tokens = tokens_of(long_plan_);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -71,7 +72,7 @@ class PrefillGroup {
   policy::CostModel cost_;
   policy::RankConfig rank_config_;
   std::vector<Rank> ranks_;
-  policy::ContextParallelQueue long_;  // what the whole group computes together
+  std::unique_ptr<policy::ContextParallelQueue> long_;  // what the whole group computes together
   policy::StepPlan long_plan_;
   std::map<RequestId, std::uint32_t> long_ranks_;  // who holds it on the books
   bool stepping_ = false;

@@ -22,7 +22,7 @@ PrefillGroup::Load PrefillGroup::load_of(const policy::StepPlan& plan) const {
 /// Plans the step's context-parallel chunks: what they take on every rank.
 PrefillGroup::Load PrefillGroup::share_of_long(Nanos part) {
   if (part <= Nanos{0}) return {};
-  long_plan_ = long_.plan(part);
+  long_plan_ = long_->plan(part);
   const Load whole = load_of(long_plan_);
   work_ns_ += static_cast<double>((whole.attention + whole.rest).value);
   const double each =
@@ -33,7 +33,7 @@ PrefillGroup::Load PrefillGroup::share_of_long(Nanos part) {
 void PrefillGroup::finish_long(std::vector<RequestId>& done) {
   const policy::StepPlan plan = std::exchange(long_plan_, {});
   if (plan.chunks.empty()) return;
-  done = long_.done(plan);
+  done = long_->done(plan);
   for (const policy::PlannedChunk& chunk : plan.chunks) {
     const auto rank = long_ranks_.find(chunk.id);
     if (rank == long_ranks_.end()) continue;  // aborted while it was computed
@@ -45,7 +45,7 @@ void PrefillGroup::finish_long(std::vector<RequestId>& done) {
     event.budget = budget_;
     event.predicted = plan.predicted;
     event.actual = actual_;
-    event.waiting = static_cast<std::uint32_t>(long_.waiting());
+    event.waiting = static_cast<std::uint32_t>(long_->waiting());
     event.chunks.push_back({chunk.id, chunk.tokens, chunk.computed, chunk.predicted});
     host_.tell(std::move(event));
   }

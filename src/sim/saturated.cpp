@@ -73,7 +73,10 @@ LossSplit split(const StageSample& from, const StageSample& until, const model::
   const double waits = (b.attention_wait - a.attention_wait + b.batch_wait - a.batch_wait) / point;
   losses.atomic = decode ? 0 : (until.prefill_uneven_ns - from.prefill_uneven_ns) / point;
   losses.mixture = waits - losses.atomic;
-  losses.experts = (b.expert_imbalance - a.expert_imbalance) / point;
+  const auto experts = [](const StepTimes& of) {
+    return of.expert_imbalance + of.expert_drift + of.expert_moves + of.expert_copies;
+  };
+  losses.experts = (experts(b) - experts(a)) / point;
   losses.padding = (b.padding - a.padding) / point;
   losses.arrival = 100 - share - losses.sum();
   return losses;
