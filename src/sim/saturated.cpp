@@ -136,7 +136,7 @@ base::Result<Saturated> measure_saturated(model::Scenario scenario, const model:
   const double seats = static_cast<double>(scenario.cluster.decode.groups) * scenario.cluster.decode.ranks *
                        (stage == SaturatedStage::kPrefill ? 0 : ideal.decode_batch);
   const auto enough =
-      static_cast<std::int64_t>(std::ceil(8 * seats / static_cast<double>(trace.requests.size())));
+      static_cast<std::int64_t>(std::ceil(3 * seats / static_cast<double>(trace.requests.size())));
   workload.repeats = std::max({workload.repeats, enough, std::int64_t{1}});
   const Nanos each{std::max<std::int64_t>(
       static_cast<std::int64_t>(static_cast<double>(ideal.whole().value) / kOverload), 1)};
@@ -152,7 +152,7 @@ base::Result<Saturated> measure_saturated(model::Scenario scenario, const model:
   auto measured = run_saturated(scenario, trace, workload, arrivals);
   if (!measured) return measured;
   // The same with reports of every step: what goes away was staleness.
-  const Nanos fresh = std::max(ideal.decode_step, Nanos{1'000'000});
+  const Nanos fresh = std::max(ideal.decode_step, Nanos{1'000'000}) * 4;
   if (measured->decode_bound && scenario.report_interval > fresh) {
     scenario.report_interval = fresh;
     const auto other = run_saturated(scenario, trace, workload, arrivals);
