@@ -140,14 +140,8 @@ base::Result<Saturated> measure_saturated(model::Scenario scenario, const model:
   workload.repeats = std::max({workload.repeats, enough, std::int64_t{1}});
   const Nanos each{std::max<std::int64_t>(
       static_cast<std::int64_t>(static_cast<double>(ideal.whole().value) / kOverload), 1)};
-  if (trace.closed_loop) {
-    workload.rate = 1;
-    workload.start_span = each;
-  } else {
-    Nanos recorded{1'000'000'000};
-    for (const model::TraceRequest& request : trace.requests) recorded = std::max(recorded, request.arrival);
-    workload.rate = static_cast<double>(recorded.value) / static_cast<double>(each.value);
-  }
+  const Nanos recorded = starts_of(trace, workload.start_span).span;
+  workload.rate = static_cast<double>(std::max(recorded, Nanos{1}).value) / static_cast<double>(each.value);
   const Nanos arrivals{each.value * workload.repeats};
   auto measured = run_saturated(scenario, trace, workload, arrivals);
   if (!measured) return measured;

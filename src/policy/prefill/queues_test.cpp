@@ -194,6 +194,7 @@ TEST(PrefillQueues, NothingStarvesUnderShortWork) {
   QueueConfig config;
   config.order = "edf";
   config.order_config.tier_targets = {ms(2000), ms(1'000'000)};
+  config.order_config.target_bounds_tokens = {1000};
   config.tier_bounds_tokens = {1000};
   config.aging = ms(3000);
   auto q = queues(config, {engine(0, 0, 1)});
