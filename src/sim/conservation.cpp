@@ -41,9 +41,11 @@ base::Status check_conservation(const model::Scenario& scenario, const model::Tr
                               result.prefill_tokens));
   }
   if (redone || scenario.prefill.cost_error > 0) return {};
-  const double off = result.prefill_work_ns / std::max(sums.work_ns(), 1.0) - 1;
+  const double off = std::abs(result.prefill_work_ns - sums.work_ns());
   const bool chunked = std::holds_alternative<model::FlopsCost>(scenario.profile.cost);
-  if (std::abs(off) > (chunked ? 0.01 : 1e-6)) {
+  // Every chunk's attention and rest are whole nanoseconds.
+  const double rounding = 4 * static_cast<double>(result.finished);
+  if (off > std::max((chunked ? 0.01 : 1e-6) * sums.work_ns(), rounding)) {
     return broken(fmt::format("prefill ranks worked {:.6f} s for requests whose work is {:.6f} s",
                               result.prefill_work_ns * 1e-9, sums.work_ns() * 1e-9));
   }
