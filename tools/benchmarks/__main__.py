@@ -3,7 +3,7 @@ import argparse
 import json
 import sys
 
-from benchmarks import engine, experts, gateway, kv, policy, sim, text
+from benchmarks import engine, experts, gateway, kv, policy, sim, sim_prefill, text
 from benchmarks.report import ROOT, machine, markdown, print_table
 
 BENCHES = {
@@ -13,6 +13,7 @@ BENCHES = {
     'experts': (experts.run, 'expert balancing: plans, dispatch, moves and time beside DeepInfer, vLLM and SGLang (minutes; --quick)'),
     'kv': (kv.run, 'block keys, prefix matches and pool transfers'),
     'sim': (sim.run, 'the simulator beside DynoSim, and what each prefill policy can take (needs a trace)'),
+    'sim_prefill': (sim_prefill.run, 'prefill policies simulated: capacity, P99, quota, vote, cost error (needs a trace; minutes)'),
     'text': (text.run, 'tokenizer throughput beside the PyPI tokenizers wheel'),
 }
 
@@ -47,7 +48,7 @@ def main():
         return 0
     if arguments.list or arguments.name is None:
         for name, (_, what) in sorted(BENCHES.items()):
-            print(f'{name:10} {what}')
+            print(f'{name:12} {what}')
         return 0 if arguments.list else 2
     measured = report(arguments.name, arguments)
     if arguments.document:
