@@ -111,6 +111,7 @@ TEST(PullAgentsContextParallel, LongWorkIsChargedToAllRanksAlike) {
   config.prefill.step_budget_ms = 10;
   config.prefill.outstanding_steps = 2;
   config.prefill.context_parallel_quotas = 1;
+  config.prefill.quota_scope = model::QuotaScope::kWholeStep;
   model::Profile profile;
   profile.cost = model::QuadraticCost{0, 1'000'000'000, 0};  // 1 ms a token
   PullAgents agents(config, profile);
