@@ -13,6 +13,7 @@ DecodeGroup::DecodeGroup(EngineId engine, const model::Scenario& scenario, Host&
       scenario_(scenario),
       host_(host),
       prng_(scenario.seed, 0x0dec0de0ULL + engine.value),
+      cost_(DecodeStep::of(scenario)),
       capacity_(scenario.cluster.decode.kv_blocks * model::kBlockTokens),
       ranks_(scenario.cluster.decode.ranks) {
   load_.balance = scenario.decode.expert_balance;
@@ -20,101 +21,14 @@ DecodeGroup::DecodeGroup(EngineId engine, const model::Scenario& scenario, Host&
     experts_.emplace(scenario, scenario.experts.decode, scenario.cluster.decode.ranks,
                      0xdec0deULL << 32U | engine.value);
   }
+  if (scenario.verify.policy != model::VerifyPolicy::kOff) {
+    verify_ = std::make_unique<VerifyGroup>(scenario, scenario.cluster.decode.ranks);
+  }
 }
 
 void DecodeGroup::join() {
   for (std::uint32_t r = 0; r < ranks_.size(); ++r) {
     host_.tell(cluster::Joined{{Role::kDecode, engine_, r}, scenario_.cluster.decode.kv_blocks});
-  }
-}
-
-/// Of the step that comes `ahead` steps after the current one.
-StepTimes DecodeGroup::step_times(std::uint64_t ahead) const {
-  const model::DecodeStepCost& cost = scenario_.profile.decode_step;
-  const double growth = scenario_.decode.tokens_per_step * static_cast<double>(ahead);
-  double kv_most = 0, kv_sum = 0;
-  std::int64_t most = 0;
-  for (const Rank& rank : ranks_) {
-    const auto count = static_cast<std::int64_t>(rank.seats.size());
-    const double kv = rank.kv + static_cast<double>(count) * growth;
-    kv_most = std::max(kv_most, kv);
-    kv_sum += kv;
-    most = std::max(most, count);
-  }
-  const auto ranks = static_cast<double>(ranks_.size());
-  const double mean = static_cast<double>(running_) / ranks;
-  StepTimes times;
-  times.ideal = static_cast<double>(cost.fixed.value) + cost.attention_ns_per_kv_token * kv_sum / ranks +
-                (cost.dispatch_ns_per_request + cost.moe_ns_per_request) * mean;
-  times.attention_wait = cost.attention_ns_per_kv_token * (kv_most - kv_sum / ranks);
-  times.batch_wait = cost.dispatch_ns_per_request * (static_cast<double>(most) - mean);
-  double moe = mean;
-  if (!cost.graph_sizes.empty()) {
-    const auto fits = std::ranges::lower_bound(cost.graph_sizes, most);
-    const auto padded = static_cast<double>(fits == cost.graph_sizes.end() ? most : *fits);
-    // Every rank computes the largest rank's batch, padded.
-    times.padding = cost.dispatch_ns_per_request * (padded - static_cast<double>(most)) +
-                    cost.moe_ns_per_request * (padded - mean);
-    moe = padded;
-  }
-  times.expert_imbalance = cost.moe_ns_per_request * moe * (load_.balance - load_.avoidable - 1.0);
-  times.expert_drift = cost.moe_ns_per_request * moe * load_.avoidable;
-  times.expert_moves = load_.stall_ns;
-  if (experts_) times.expert_copies = experts_->copies_ns();
-  return times;
-}
-
-/// Fast: what the experts' ranks are expected to do in the steps to come.
-void DecodeGroup::look_at_experts() {
-  if (experts_ && running_ > 0) load_ = experts_->expected(static_cast<double>(running_));
-}
-
-/// Of `steps` steps from `first` to `last`.
-Nanos DecodeGroup::span_of(const StepTimes& first, const StepTimes& last, std::uint64_t steps) {
-  const Nanos ends = first.whole() + last.whole();
-  return Nanos{
-      static_cast<std::int64_t>(static_cast<__int128>(ends.value) * static_cast<std::int64_t>(steps) / 2)};
-}
-
-Nanos DecodeGroup::span_of(std::uint64_t steps) const {
-  return steps == 0 ? Nanos{} : span_of(step_times(0), step_times(steps - 1), steps);
-}
-
-/// The most steps that end within the span: the inverse of span_of, which grows by at least the first step's
-/// time.
-std::uint64_t DecodeGroup::steps_within(Nanos span) const {
-  if (span.value <= 0) return 0;
-  std::uint64_t low = 0, high = static_cast<std::uint64_t>(span.value / step_time(0).value) + 1;
-  while (low < high) {
-    const std::uint64_t middle = low + (high - low + 1) / 2;
-    if (span_of(middle) <= span) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return low;
-}
-
-void DecodeGroup::go(std::uint64_t steps) {
-  if (steps == 0) return;
-  const StepTimes first = step_times(0), last = step_times(steps - 1);
-  const Nanos span = span_of(first, last, steps);
-  at_ += span;
-  busy_ += span;
-  const double half = static_cast<double>(steps) / 2;
-  times_.add(first, half).add(last, half);
-  if (Recorder* recorder = host_.recorder()) {
-    StepTimes all;
-    all.add(first, half).add(last, half);
-    recorder->decode_steps(engine_.value, step_ + 1, steps, at_ - span, span, all, running_);
-  }
-  step_ += steps;
-  if (experts_) experts_->advance(steps, static_cast<double>(running_));
-  look_at_experts();
-  for (Rank& rank : ranks_) {
-    rank.kv += static_cast<double>(rank.seats.size()) * scenario_.decode.tokens_per_step *
-               static_cast<double>(steps);
   }
 }
 
@@ -153,7 +67,11 @@ void DecodeGroup::start(std::uint32_t slot) {
   // A step under way goes on without it.
   const std::uint64_t joined = step_ + (stepping_ ? 1 : 0);
   Seat seat{slot, joined, 0, left, 0, 0, request.decode_pass};
-  if (scenario_.speed == SimulationSpeed::kFast) seat.finishes = step_ + draw_steps(left);
+  seat.kv_joined = request.prompt + request.generated;
+  seat.tokens_per_step = scenario_.decode.tokens_per_step;
+  if (verify_) seat_drafts(seat, request);
+  if (scenario_.speed == SimulationSpeed::kFast && !verify_) seat.finishes = step_ + draw_steps(left);
+  rank.tokens_per_step += seat.tokens_per_step;
   rank.seats.push_back(seat);
   ++running_;
   if (scenario_.speed == SimulationSpeed::kFast) {
@@ -161,6 +79,18 @@ void DecodeGroup::start(std::uint32_t slot) {
     std::ranges::push_heap(finishes_, std::greater{});
   }
   wake();
+}
+
+/// The request's drafts: how fast they make it, or a place for what is drawn.
+void DecodeGroup::seat_drafts(Seat& seat, const SimRequest& request) {
+  const std::uint64_t number = request.id.value >> Host::kSlotBits;  // the same under every policy
+  if (scenario_.speed == SimulationSpeed::kExact) {
+    seat.draft = verify_->add(number);
+    seat.tokens_per_step = verify_->tokens_of_all();
+    return;
+  }
+  seat.tokens_per_step = verify_->tokens_per_step(number, request.decode.rank);
+  seat.finishes = step_ + verify_->steps_for(number, request.decode.rank, seat.left);
 }
 
 std::int64_t DecodeGroup::draw() {
@@ -195,35 +125,50 @@ void DecodeGroup::remove(std::uint32_t slot) {
   if (!request.running) return;
   if (scenario_.speed == SimulationSpeed::kFast) catch_up();
   const auto seat = std::ranges::find(rank.seats, slot, &Seat::slot);
-  rank.kv -= static_cast<double>(request.prompt + request.generated + drawn_by(*seat) - seat->told);
-  if (rank.seats.size() == 1) rank.kv = 0;  // what rounding of the growth left over
-  *seat = rank.seats.back();
-  rank.seats.pop_back();
+  leave(rank, static_cast<std::size_t>(seat - rank.seats.begin()));
   request.running = false;
-  --running_;
   wake();
+}
+
+/// The seat is given up, with what it grew the rank's KV by.
+void DecodeGroup::leave(Rank& rank, std::size_t index) {
+  Seat& seat = rank.seats[index];
+  const double drawn = scenario_.speed == SimulationSpeed::kExact
+                           ? static_cast<double>(seat.drawn)
+                           : static_cast<double>(step_ - seat.joined) * seat.tokens_per_step;
+  rank.kv -= static_cast<double>(seat.kv_joined) + drawn;
+  rank.tokens_per_step -= seat.tokens_per_step;
+  if (verify_ && scenario_.speed == SimulationSpeed::kExact) verify_->remove(seat.draft);
+  seat = rank.seats.back();
+  rank.seats.pop_back();
+  if (rank.seats.empty()) rank.kv = rank.tokens_per_step = 0;  // what rounding of the growth left over
+  --running_;
 }
 
 /// Tokens that the seat has drawn by the current step.
 std::int64_t DecodeGroup::drawn_by(const Seat& seat) const {
   if (scenario_.speed == SimulationSpeed::kExact) return seat.drawn;
   if (step_ >= seat.finishes) return seat.left;
-  const double drawn = static_cast<double>(step_ - seat.joined) * scenario_.decode.tokens_per_step;
+  const double drawn = static_cast<double>(step_ - seat.joined) * seat.tokens_per_step;
   return std::min(seat.left, static_cast<std::int64_t>(drawn));
 }
 
+/// Tokens a step.
+double DecodeGroup::growth_of(const Rank& rank) const {
+  if (verify_) return rank.tokens_per_step;
+  return static_cast<double>(rank.seats.size()) * scenario_.decode.tokens_per_step;
+}
+
 bool DecodeGroup::overflows(const Rank& rank, std::uint64_t ahead) const {
-  const double growth =
-      static_cast<double>(rank.seats.size()) * scenario_.decode.tokens_per_step * static_cast<double>(ahead);
-  return rank.kv + growth > static_cast<double>(capacity_) && rank.seats.size() > 1;
+  return rank.kv + growth_of(rank) * static_cast<double>(ahead) > static_cast<double>(capacity_) &&
+         rank.seats.size() > 1;
 }
 
 std::uint64_t DecodeGroup::steps_to_overflow() const {
   std::uint64_t least = UINT64_MAX;
   for (const Rank& rank : ranks_) {
     if (rank.seats.size() < 2) continue;
-    const double growth = static_cast<double>(rank.seats.size()) * scenario_.decode.tokens_per_step;
-    const double steps = std::max(0.0, static_cast<double>(capacity_) - rank.kv) / growth;
+    const double steps = std::max(0.0, static_cast<double>(capacity_) - rank.kv) / growth_of(rank);
     least = std::min(least, static_cast<std::uint64_t>(steps) + 1);
   }
   return least;
@@ -233,9 +178,11 @@ void DecodeGroup::wake() {
   if (scenario_.speed == SimulationSpeed::kExact) {
     if (stepping_ || running_ == 0) return;
     stepping_ = true;
-    if (experts_) load_ = experts_->step(static_cast<double>(running_));
+    choose_rows();
+    if (experts_) load_ = experts_->step(rows_sum());
     const StepTimes times = step_times(0);
     const Nanos span = times.whole();
+    if (verify_) note_verified(times);
     busy_ += span;
     times_.add(times);
     if (Recorder* recorder = host_.recorder()) {
@@ -253,7 +200,7 @@ void DecodeGroup::wake() {
     finishes_.pop_back();
   }
   if (finishes_.empty()) return;
-  look_at_experts();
+  look_ahead();
   const std::uint64_t first = finishes_.front().step;
   std::uint64_t ahead = first > step_ ? first - step_ : 0;
   ahead = std::min(ahead, steps_to_overflow());
@@ -286,10 +233,12 @@ void DecodeGroup::exact_step() {
   stepping_ = false;
   ++step_;
   at_ = host_.queue().now();
+  if (verify_) verify_->learn(verified_);
   for (Rank& rank : ranks_) {
     for (Seat& seat : rank.seats) {
       if (seat.joined == step_) continue;
-      const std::int64_t taken = std::min(draw(), seat.left - seat.drawn);
+      const std::int64_t tokens = verify_ ? verify_->take(seat.draft) : draw();
+      const std::int64_t taken = std::min(tokens, seat.left - seat.drawn);
       seat.drawn += taken;
       rank.kv += static_cast<double>(taken);
     }
@@ -330,14 +279,9 @@ void DecodeGroup::report(std::uint32_t r, bool only_finished) {
   }
   for (const std::uint32_t slot : ended) {
     const auto seat = std::ranges::find(rank.seats, slot, &Seat::slot);
-    const SimRequest& request = host_.request(slot);
-    rank.kv -= static_cast<double>(request.prompt + request.generated);
-    *seat = rank.seats.back();
-    rank.seats.pop_back();
+    leave(rank, static_cast<std::size_t>(seat - rank.seats.begin()));
     host_.request(slot).running = false;
-    --running_;
   }
-  if (rank.seats.empty()) rank.kv = 0;
   event.running = static_cast<std::int64_t>(rank.seats.size());
   event.kv = TokenCount{static_cast<std::int64_t>(rank.kv)};
   event.blocks_free = (capacity_ - event.kv.value - rank.reserved) / model::kBlockTokens;

@@ -1,14 +1,18 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/prng.h"
 #include "model/scenario.h"
+#include "sim/decode_step.h"
 #include "sim/expert_group.h"
 #include "sim/host.h"
 #include "sim/step_times.h"
+#include "sim/verify_group.h"
 
 namespace trimtab::sim {
 
@@ -58,11 +62,15 @@ class DecodeGroup {
     std::int64_t told = 0;       // of them
     std::int64_t drawn = 0;      // exact
     std::uint64_t pass = 0;
+    std::int64_t kv_joined = 0;  // tokens of KV that it came with
+    double tokens_per_step = 1;  // expected
+    std::uint32_t draft = 0;     // exact, with drafts modelled
   };
   struct Rank {
     std::vector<Seat> seats;
-    double kv = 0;              // tokens of what runs, at step_; fractions only with drafts, in the fast form
-    std::int64_t reserved = 0;  // tokens promised to what does not run yet
+    double kv = 0;  // tokens of what runs, at step_; fractions only with drafts, in the fast form
+    double tokens_per_step = 0;  // sum of the seats'
+    std::int64_t reserved = 0;   // tokens promised to what does not run yet
   };
   struct Finish {
     std::uint64_t step = 0;
@@ -72,13 +80,21 @@ class DecodeGroup {
       return step != other.step ? step > other.step : slot > other.slot;
     }
   };
+  void seat_drafts(Seat& seat, const SimRequest& request);
+  void leave(Rank& rank, std::size_t index);
+  double growth_of(const Rank& rank) const;
   std::int64_t draw();
   std::uint64_t draw_steps(std::int64_t left);
   StepTimes step_times(std::uint64_t ahead) const;
   Nanos step_time(std::uint64_t ahead) const { return step_times(ahead).whole(); }
   static Nanos span_of(const StepTimes& first, const StepTimes& last, std::uint64_t steps);
   Nanos span_of(std::uint64_t steps) const;
-  void look_at_experts();
+  double rows_of(std::size_t rank) const;
+  double rows_sum() const;
+  double padded(double rows) const;
+  void look_ahead();
+  void choose_rows();
+  void note_verified(const StepTimes& times);
   std::uint64_t steps_within(Nanos span) const;
   void go(std::uint64_t steps);
   void catch_up();
@@ -95,6 +111,7 @@ class DecodeGroup {
   const model::Scenario& scenario_;
   Host& host_;
   base::Prng prng_;
+  DecodeStep cost_;
   std::int64_t capacity_ = 0;  // tokens per rank
   std::vector<Rank> ranks_;
   std::vector<Finish> finishes_;  // a heap; entries of seats that left are dropped when they come up
@@ -108,6 +125,12 @@ class DecodeGroup {
   std::uint64_t preemptions_ = 0;
   std::optional<ExpertGroup> experts_;
   ExpertLoad load_;  // of the step under way (fast: of the steps until something changes)
+  std::unique_ptr<VerifyGroup> verify_;
+  VerifiedStep verified_;  // exact: the step under way
+  // Scratch.
+  std::vector<std::vector<std::uint32_t>> drafts_;
+  std::vector<std::int64_t> requests_;
+  std::vector<double> kv_;
 };
 
 }  // namespace trimtab::sim
