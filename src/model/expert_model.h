@@ -59,6 +59,8 @@ struct ExpertModel {
   std::string routing_path;     // recorded routing instead of skew (npz)
   ExpertPopularity popularity;  // of it; empty: drawn from the skew
 
+  std::int32_t estimate_steps = 32;  // that sharing by load looks back, at most
+
   double bytes_per_copy = 18.8e6;       // one expert of one layer with its scales
   double move_bytes_per_s = 50e9;       // into one rank
   double memory_bytes_per_s = 3.35e12;  // reads of redundant copies, once a step; 0: not charged

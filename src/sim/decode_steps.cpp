@@ -33,6 +33,7 @@ StepTimes DecodeGroup::step_times(std::uint64_t ahead) const {
     kv_sum += kv;
     most = std::max(most, rows_of(r));
   }
+  if (verify_) most = std::max(most, verify_->rows_most());
   const auto ranks = static_cast<double>(ranks_.size());
   const double mean = rows_sum() / ranks;
   const double row = cost_.dispatch + cost_.sampler_row;

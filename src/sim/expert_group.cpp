@@ -34,12 +34,14 @@ struct Preset {
   std::int32_t window_steps;
 };
 constexpr Preset kPrefillPreset{1'000, 100}, kDecodePreset{10'000, 200};
-constexpr std::int64_t kOwnWindowMax = 40;
+constexpr std::int64_t kOwnIntervalEpochs = 8, kOwnWindowMax = 200;
 
 /// The published presets; ours follow the loads.
 void fill_intervals(ExpertPolicy policy, const Preset& preset, model::ExpertSide& side) {
   const bool published = policy == ExpertPolicy::kDeepInfer;
-  if (side.interval_steps == 0) side.interval_steps = published ? preset.interval_steps : side.epoch_steps;
+  const std::int64_t own_interval =
+      side.epoch_steps * (policy == ExpertPolicy::kRepair ? 1 : kOwnIntervalEpochs);
+  if (side.interval_steps == 0) side.interval_steps = published ? preset.interval_steps : own_interval;
   if (side.window_steps > 0) return;
   const std::int64_t own = std::min(kOwnWindowMax, side.interval_steps);
   side.window_steps = published ? preset.window_steps : static_cast<std::int32_t>(own);
@@ -81,7 +83,8 @@ ExpertGroup::ExpertGroup(const model::Scenario& scenario, const model::ExpertSid
       mix_(scenario.experts, side, scenario.seed, stream),
       counts_(scenario.seed, ~stream) {
   const model::ExpertModel& model = scenario.experts;
-  for (std::int32_t layer = 0; layer < model.layers; ++layer) layers_.emplace_back(shape_, model.policy);
+  for (std::int32_t layer = 0; layer < model.layers; ++layer)
+    layers_.emplace_back(shape_, model.policy, model.estimate_steps);
   const bool plans = model.policy != ExpertPolicy::kOff && model.policy != ExpertPolicy::kRedundancy;
   if (plans) next_plan_ = std::max<std::uint64_t>(1, interval_ / 4);
   if (model.memory_bytes_per_s > 0) {
@@ -166,29 +169,34 @@ void ExpertGroup::passed(double tokens) {
   if (step_ >= next_epoch_) end_epoch();
 }
 
+/// Counts of the last steps, [steps, experts], under the mixes that they had.
+void ExpertGroup::draw_window(std::int32_t layer, double choices, std::vector<std::int64_t>& window) {
+  const auto experts = static_cast<std::size_t>(shape_.experts);
+  const std::uint64_t steps = std::min(window_, step_);
+  std::vector<double> popularity(experts);
+  window.resize(steps * experts);
+  std::size_t past = 0;
+  for (std::uint64_t s = 0; s < steps; ++s) {
+    const std::uint64_t at = step_ - steps + s;
+    const bool enters = s == 0 || (past + 1 < past_.size() && past_[past + 1].step <= at);
+    while (past + 1 < past_.size() && past_[past + 1].step <= at) ++past;
+    if (enters) mixed_shares(scenario_.experts.popularity, layer, past_[past].weights, popularity);
+    for (std::size_t e = 0; e < experts; ++e)
+      window[s * experts + e] = experts_eval::poisson(counts_, choices * popularity[e]);
+  }
+}
+
 void ExpertGroup::replan(double tokens) {
   const model::ExpertModel& model = scenario_.experts;
   const double choices = tokens * model.per_token;
-  const auto experts = static_cast<std::size_t>(shape_.experts);
-  const std::uint64_t steps = std::min(window_, step_);
   std::vector<std::int64_t> window;
-  std::vector<double> popularity(experts);
   double copies = 0;
   for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
-    if (model.policy == ExpertPolicy::kRepair) {
+    if (model.policy == ExpertPolicy::kRepair && plans_ > 0) {
       if (!exact_) layers_[layer].observe(counts_, choices);
+      window.clear();
     } else {
-      window.resize(steps * experts);
-      std::size_t past = 0;
-      for (std::uint64_t s = 0; s < steps; ++s) {
-        const std::uint64_t at = step_ - steps + s;
-        const bool enters = s == 0 || (past + 1 < past_.size() && past_[past + 1].step <= at);
-        while (past + 1 < past_.size() && past_[past + 1].step <= at) ++past;
-        if (enters)
-          mixed_shares(model.popularity, static_cast<std::int32_t>(layer), past_[past].weights, popularity);
-        for (std::size_t e = 0; e < experts; ++e)
-          window[s * experts + e] = experts_eval::poisson(counts_, choices * popularity[e]);
-      }
+      draw_window(static_cast<std::int32_t>(layer), choices, window);
     }
     copies += static_cast<double>(layers_[layer].plan(window, interval_));
     received_ += layers_[layer].received();

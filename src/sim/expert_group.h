@@ -68,6 +68,7 @@ class ExpertGroup {
   void end_epoch();
   void passed(double tokens);
   void replan(double tokens);
+  void draw_window(std::int32_t layer, double choices, std::vector<std::int64_t>& window);
   void forget_expected();
   double expected_at(int level, bool fresh);
   double interpolated(double tokens, bool fresh);

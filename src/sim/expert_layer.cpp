@@ -17,8 +17,11 @@ using experts::ShareSolver;
 using experts::SlotMap;
 using model::ExpertPolicy;
 
-/// The solver's steady estimate is a mean of eight counts: it adds a seventh of a count's variance.
-constexpr double kEstimateErrorRatio = 1.0 / 7;
+experts::EstimatorOptions looking_back(std::int32_t steps) {
+  experts::EstimatorOptions options;
+  options.memory_steps = static_cast<double>(steps);
+  return options;
+}
 
 template <class T>
 T good(base::Result<T> result) {
@@ -51,9 +54,10 @@ std::int64_t received_most(const Shape& shape, std::span<const std::int32_t> bef
 
 }  // namespace
 
-ExpertLayer::ExpertLayer(const Shape& shape, ExpertPolicy policy)
+ExpertLayer::ExpertLayer(const Shape& shape, ExpertPolicy policy, std::int32_t estimate_steps)
     : shape_(shape),
       policy_(policy),
+      estimate_steps_(estimate_steps),
       by_load_(policy == ExpertPolicy::kIncremental || policy == ExpertPolicy::kRepair),
       map_(experts::initial_map(shape)),
       next_(map_),
@@ -66,7 +70,7 @@ ExpertLayer::ExpertLayer(const Shape& shape, ExpertPolicy policy)
       fresh_moments_(moments_.size()),
       counts_(popularity_.size()),
       solver_(solver_for(shape, map_)),
-      estimator_(shape.experts, {}) {
+      estimator_(shape.experts, looking_back(estimate_steps)) {
   adopt(map_);
 }
 
@@ -117,19 +121,20 @@ double ExpertLayer::draw(base::Prng& prng, double choices) {
 }
 
 void ExpertLayer::observe(base::Prng& prng, double choices) {
-  constexpr int kSteps = 8;
   for (std::size_t e = 0; e < counts_.size(); ++e)
-    counts_[e] = experts_eval::poisson(prng, choices * popularity_[e] * kSteps);
-  estimator_ = experts::LoadEstimator(shape_.experts, {});
+    counts_[e] = experts_eval::poisson(prng, choices * popularity_[e] * estimate_steps_);
+  estimator_ = experts::LoadEstimator(shape_.experts, looking_back(estimate_steps_));
   estimator_.observe(std::span<const std::int64_t>(counts_));
 }
 
 double ExpertLayer::expected(double choices, bool fresh) const {
-  return expected_peak(fresh ? fresh_moments_ : moments_, choices, by_load_ ? kEstimateErrorRatio : 0);
+  // The estimate is a mean of so many counts: its error adds that part of a count's variance.
+  const double error = by_load_ ? 1.0 / (estimate_steps_ - 1) : 0;
+  return expected_peak(fresh ? fresh_moments_ : moments_, choices, error);
 }
 
 std::int64_t ExpertLayer::plan(std::span<const std::int64_t> window, std::uint64_t period_steps) {
-  if (policy_ == ExpertPolicy::kRepair) {
+  if (window.empty()) {
     next_ = good(repairer_.repair(shape_, estimator_.estimate(), map_)).map;
   } else {
     const auto steps = static_cast<std::int32_t>(window.size() / counts_.size());
@@ -138,11 +143,12 @@ std::int64_t ExpertLayer::plan(std::span<const std::int64_t> window, std::uint64
       next_ = good(experts_eval::deepinfer_plan(shape_, loads));
     } else {
       experts::PlanOptions options;
-      options.start = experts::Start::kIncremental;
+      options.start = planned_ ? experts::Start::kIncremental : experts::Start::kFresh;
       options.period_steps = static_cast<std::int32_t>(std::min<std::uint64_t>(period_steps, INT32_MAX));
       next_ = good(experts::plan_layer(shape_, loads, map_, options)).map;
     }
   }
+  planned_ = true;
   received_ = experts::received_copies(shape_, map_, next_);
   return received_most(shape_, map_, next_);
 }

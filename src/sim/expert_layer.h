@@ -19,7 +19,8 @@ namespace trimtab::sim {
 /// One simulated MoE layer of a group: its loads, the map in force and the next one, and how copies share.
 class ExpertLayer {
  public:
-  ExpertLayer(const experts::Shape& shape, model::ExpertPolicy policy);
+  /// `estimate_steps`: that sharing by load looks back.
+  ExpertLayer(const experts::Shape& shape, model::ExpertPolicy policy, std::int32_t estimate_steps);
 
   /// The loads of an epoch, [experts], adding up to 1. `fresh`: also plans for them, to know what is
   /// avoidable.
@@ -35,8 +36,8 @@ class ExpertLayer {
   /// Expected busiest rank over mean of the map in force, or of the plan for the loads of the moment.
   double expected(double choices, bool fresh) const;
 
-  /// Plans from counts [steps, experts] (repairs from the estimate) and returns the copies that the busiest
-  /// rank must receive. The map takes effect with `take`.
+  /// Plans from counts [steps, experts], or repairs from the estimate when there are none, and returns the
+  /// copies that the busiest rank must receive. The map takes effect with `take`.
   std::int64_t plan(std::span<const std::int64_t> window, std::uint64_t period_steps);
   void take();
   std::int64_t received() const { return received_; }  // by the last plan, all ranks
@@ -51,6 +52,7 @@ class ExpertLayer {
 
   experts::Shape shape_;
   model::ExpertPolicy policy_;
+  std::int32_t estimate_steps_;
   bool by_load_;
   experts::SlotMap map_, next_, fresh_map_;
   std::vector<double> popularity_, shares_, fresh_shares_, true_shares_;
@@ -60,6 +62,7 @@ class ExpertLayer {
   experts::LoadEstimator estimator_;
   experts::Repairer repairer_;
   std::int64_t received_ = 0;
+  bool planned_ = false;  // once
 };
 
 }  // namespace trimtab::sim

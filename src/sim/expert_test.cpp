@@ -69,5 +69,86 @@ TEST_P(AllPolicies, TheClosedFormIsTheMeanOfDraws) {
   }
 }
 
+/// Hot experts, drifting fast: what a planner in the loop is for.
+model::Scenario skewed(model::ExpertPolicy policy, model::SimulationSpeed speed) {
+  model::Scenario scenario = scenario_of(policy, 8, policy == model::ExpertPolicy::kOff ? 0 : 1, speed);
+  scenario.experts.decode.drift_steps = 5'000;
+  return scenario;
+}
+
+TEST(ExpertsInTheLoop, PlannersLowerTheImbalanceAndMovesAreCharged) {
+  for (const bool exact : {false, true}) {
+    const auto speed = exact ? model::SimulationSpeed::kExact : model::SimulationSpeed::kFast;
+    const auto mean = [&](model::ExpertPolicy policy) {
+      const model::Scenario scenario = skewed(policy, speed);
+      ExpertGroup group = decode_group(scenario);
+      const Means means = run(group, exact, 400, 2'000, 512);
+      EXPECT_EQ(means.stall_ns > 0, group.received() > 0);
+      return std::pair(means, group.received());
+    };
+    const auto [off, none] = mean(model::ExpertPolicy::kOff);
+    EXPECT_EQ(none, 0);
+    EXPECT_GT(off.balance, 1.15);
+    EXPECT_GT(off.avoidable, 0.1) << "nobody plans: nearly all of it could be avoided";
+    const auto [deepinfer, all] = mean(model::ExpertPolicy::kDeepInfer);
+    EXPECT_LT(deepinfer.balance, off.balance - 0.05);
+    EXPECT_LT(deepinfer.avoidable, 0.02);
+    EXPECT_GT(all, 0);
+    for (const auto policy : {model::ExpertPolicy::kIncremental, model::ExpertPolicy::kRepair}) {
+      const auto [ours, few] = mean(policy);
+      EXPECT_LT(ours.balance, off.balance - 0.05);
+      EXPECT_LT(ours.balance, deepinfer.balance + 0.005);
+      EXPECT_GT(few, 0);
+      EXPECT_LT(few, all) << "plans start from the map in force";
+    }
+  }
+}
+
+TEST(ExpertsInTheLoop, TwiceTheSame) {
+  for (const auto policy : {model::ExpertPolicy::kDeepInfer, model::ExpertPolicy::kRepair}) {
+    const model::Scenario scenario = skewed(policy, model::SimulationSpeed::kExact);
+    ExpertGroup one = decode_group(scenario), other = decode_group(scenario);
+    const Means first = run(one, true, 0, 300, 512), second = run(other, true, 0, 300, 512);
+    EXPECT_EQ(first.balance, second.balance);
+    EXPECT_EQ(first.stall_ns, second.stall_ns);
+  }
+}
+
+TEST(ExpertsInTheLoop, AMoveTakesTheTimeOfItsCopies) {
+  model::Scenario scenario = skewed(model::ExpertPolicy::kDeepInfer, model::SimulationSpeed::kFast);
+  ExpertGroup group = decode_group(scenario);
+  group.advance(200, 512);  // the first plan, a quarter of the interval
+  const double stall = group.expected(512).stall_ns;
+  EXPECT_GT(stall, 0);
+  EXPECT_EQ(group.steps_to_change(), 1U) << "the published rule moves all at once";
+  const double copy_ns = scenario.experts.bytes_per_copy / scenario.experts.move_bytes_per_s * 1e9;
+  const double copies = stall / copy_ns / scenario.experts.model_layers;
+  EXPECT_GT(copies, 1) << "of a layer, into the rank that receives most";
+  EXPECT_LE(copies, 49);
+  group.advance(1, 512);
+  EXPECT_EQ(group.expected(512).stall_ns, 0);
+}
+
+TEST(ExpertsInTheLoop, RedundantCopiesAreReadEveryStep) {
+  const model::Scenario off = skewed(model::ExpertPolicy::kOff, model::SimulationSpeed::kFast);
+  EXPECT_EQ(decode_group(off).copies_ns(), 0);
+  const model::Scenario one = skewed(model::ExpertPolicy::kRedundancy, model::SimulationSpeed::kFast);
+  EXPECT_NEAR(decode_group(one).copies_ns(), 40 * 18.8e6 / 3.35e12 * 1e9, 1);
+}
+
+TEST(ExpertsInTheLoop, RefusesShapesThatCannotBe) {
+  model::Scenario scenario;
+  scenario.experts.policy = model::ExpertPolicy::kOff;
+  scenario.experts.experts = 4;
+  EXPECT_FALSE(prepare_experts(scenario).has_value()) << "a token chooses six of four experts";
+  scenario.experts.per_token = 2;
+  scenario.experts.decode.redundant_slots_per_rank = 4;  // more slots than distinct copies
+  scenario.experts.policy = model::ExpertPolicy::kRedundancy;
+  EXPECT_FALSE(prepare_experts(scenario).has_value());
+  scenario.experts.decode.redundant_slots_per_rank = 0;
+  scenario.experts.prefill.redundant_slots_per_rank = 0;
+  EXPECT_TRUE(prepare_experts(scenario).has_value());
+}
+
 }  // namespace
 }  // namespace trimtab::sim

@@ -25,6 +25,7 @@ void DecodeGroup::lose() {
       SimRequest& request = host_.request(seat.slot);
       request.running = false;
       ++request.decode_pass;
+      if (verify_ && scenario_.speed == SimulationSpeed::kExact) verify_->remove(seat.draft);
     }
     rank = {};
   }

@@ -51,6 +51,7 @@ DraftTable::DraftTable(const model::VerifyModel& model) : rounds_(kRounds), draf
     for (std::size_t round = 0; round < kRounds; ++round) {
       draw_round(model, one.acceptance, prng, std::span(one.rates).subspan(round * drafts, drafts));
     }
+    one.rounds = one.rates;
     std::ranges::sort(one.rates, std::greater{});
     one.sums.push_back(0);
     for (const float rate : one.rates) one.sums.push_back(one.sums.back() + static_cast<double>(rate));
@@ -80,6 +81,27 @@ DraftTable::DraftTable(const model::VerifyModel& model) : rounds_(kRounds), draf
   tokens_.resize(kKnots + 1, tokens);
   thresholds_.resize(kKnots + 1, 0);
   thresholds_.back() = 0;
+  for (std::size_t knot = 0; knot <= kKnots; ++knot) variances_.push_back(variance_at(thresholds_[knot]));
+}
+
+double DraftTable::variance_at(double threshold) const {
+  double first = 0, second = 0;
+  for (const Class& one : classes_) {
+    for (std::size_t round = 0; round < kRounds; ++round) {
+      double count = 0;
+      for (std::int32_t j = 0; j < drafts_; ++j) {
+        const std::size_t at = round * static_cast<std::size_t>(drafts_) + static_cast<std::size_t>(j);
+        count += static_cast<double>(one.rounds[at]) >= threshold ? 1 : 0;
+      }
+      first += one.weight / kRounds * count;
+      second += one.weight / kRounds * count * count;
+    }
+  }
+  return std::max(second - first * first, 0.0);
+}
+
+double DraftTable::variance(double drafts) const {
+  return at_knot(variances_, drafts / static_cast<double>(drafts_) * kKnots);
 }
 
 double DraftTable::tokens(double drafts) const {

@@ -26,6 +26,9 @@ class DraftTable {
   double tokens(double drafts) const;
   /// The least rate that is then verified.
   double threshold(double drafts) const;
+  /// Of the number of drafts of one request that are then verified, from round to round and request to
+  /// request.
+  double variance(double drafts) const;
   /// Tokens a step of a request of this acceptance, when what is above the threshold is verified.
   double tokens_of(double acceptance, double threshold) const;
   /// When all drafts are verified.
@@ -34,15 +37,17 @@ class DraftTable {
  private:
   struct Class {
     double acceptance = 0, weight = 0;
-    std::vector<float> rates;  // of all its rounds, likeliest first
-    std::vector<double> sums;  // of the first k
+    std::vector<float> rounds;  // rates of its rounds, [rounds, drafts]
+    std::vector<float> rates;   // the same, likeliest first
+    std::vector<double> sums;   // of the first k
   };
   double tokens_of(const Class& of, double threshold) const;
+  double variance_at(double threshold) const;
 
   std::int32_t rounds_ = 0, drafts_ = 0;
   std::vector<Class> classes_;  // by acceptance
   // At kKnots + 1 even steps of drafts a request.
-  std::vector<double> tokens_, thresholds_;
+  std::vector<double> tokens_, thresholds_, variances_;
 };
 
 }  // namespace trimtab::sim

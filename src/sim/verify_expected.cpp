@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "policy/experts/drift.h"
 #include "sim/verify_group.h"
 
 namespace trimtab::sim {
@@ -12,6 +13,11 @@ using model::VerifyPolicy;
 constexpr double kReplanRatio = 0.01;    // a batch that changed by less keeps its plan
 constexpr double kGainMinRatio = 0.003;  // GroupConfig::gain_min_ratio
 constexpr int kSlopeRounds = 6;          // until the published feedback has settled
+
+/// Expected largest of so many normal values, in deviations.
+double normal_peak(std::size_t ranks) {
+  return experts::noise_floor(static_cast<std::int32_t>(ranks), 1.0) - 1;
+}
 
 bool near(double value, double planned) { return std::fabs(value - planned) <= kReplanRatio * planned; }
 
@@ -24,9 +30,10 @@ double VerifyGroup::time(double rows, double kv_most, double balance) const {
 }
 
 double VerifyGroup::drafts_per_request(std::int64_t requests, std::size_t graph) const {
-  if (requests == 0 || graph == curve_.size()) return 0;
+  if (graph == curve_.size()) return 0;
   const auto rows = static_cast<double>(curve_.points()[graph].graph_tokens);
-  return std::clamp(rows / static_cast<double>(requests) - 1, 0.0, static_cast<double>(model_.drafts));
+  const auto count = static_cast<double>(std::max<std::int64_t>(requests, 1));  // an idle rank's next one
+  return std::clamp(rows / count - 1, 0.0, static_cast<double>(model_.drafts));
 }
 
 /// GroupVerifier's choice with expected tokens.
@@ -110,8 +117,10 @@ const std::vector<double>& VerifyGroup::plan(std::span<const std::int64_t> reque
       for (int round = 0; round < kSlopeRounds; ++round) {
         double rows_most = 0;
         for (std::size_t rank = 0; rank < graphs_.size(); ++rank) {
-          if (requests[rank] > 0 && graphs_[rank] < curve_.size())
-            rows_most = std::max(rows_most, static_cast<double>(curve_.points()[graphs_[rank]].graph_tokens));
+          const double drafts = drafts_per_request(requests[rank], graphs_[rank]);
+          const auto count = static_cast<double>(requests[rank]);
+          const double deviation = std::sqrt(count * table_.variance(drafts));
+          rows_most = std::max(rows_most, count * (1 + drafts) + normal_peak(graphs_.size()) * deviation);
         }
         for (std::size_t rank = 0; rank < graphs_.size(); ++rank) {
           if (requests[rank] == 0 || curve_.index_for(requests[rank]) == curve_.size()) continue;
@@ -123,13 +132,20 @@ const std::vector<double>& VerifyGroup::plan(std::span<const std::int64_t> reque
       }
     }
   }
+  double rows_most = 0;
   for (std::size_t rank = 0; rank < rows_.size(); ++rank) {
     const double drafts = model_.policy == VerifyPolicy::kFixed
                               ? static_cast<double>(model_.drafts)
                               : drafts_per_request(requests[rank], graphs_[rank]);
     rows_[rank] = static_cast<double>(requests[rank]) * (1 + drafts);
     thresholds_[rank] = table_.threshold(drafts);
+    if (model_.policy == VerifyPolicy::kPublished) {
+      // Nobody holds the ranks to their means: the one that happens to verify most sets the step.
+      const double deviation = std::sqrt(static_cast<double>(requests[rank]) * table_.variance(drafts));
+      rows_most = std::max(rows_most, rows_[rank] + normal_peak(rows_.size()) * deviation);
+    }
   }
+  rows_most_ = std::max(rows_most, *std::ranges::max_element(rows_));
   return rows_;
 }
 

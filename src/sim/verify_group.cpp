@@ -46,7 +46,7 @@ VerifyGroup::VerifyGroup(const model::Scenario& scenario, std::uint32_t ranks)
       time_(curve_),
       rows_(ranks),
       requests_(ranks),
-      graphs_(ranks),
+      graphs_(ranks, curve_.size() - 1),
       thresholds_(ranks) {
   if (model_.policy != VerifyPolicy::kPublished) return;
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
@@ -148,6 +148,7 @@ const std::vector<double>& VerifyGroup::choose(std::span<const std::vector<std::
     requests_[rank] = requests;
   }
   ++round_;
+  rows_most_ = *std::ranges::max_element(rows_);
   return rows_;
 }
 

@@ -54,6 +54,8 @@ class VerifyGroup {
   std::uint64_t steps_for(std::uint64_t request, std::uint32_t rank, std::int64_t left) const;
 
   const std::vector<double>& rows() const { return rows_; }
+  /// Of the rank with the most; in expectation more than the most of the ranks' means.
+  double rows_most() const { return rows_most_; }
   double tokens_of_all() const { return table_.tokens_of_all(); }
 
  private:
@@ -92,6 +94,7 @@ class VerifyGroup {
   policy::Nanos last_step_;
   // Of the step that was chosen.
   std::vector<double> rows_;
+  double rows_most_ = 0;
   std::vector<std::int64_t> requests_;
   // Scratch.
   std::vector<policy::DraftView> views_;
