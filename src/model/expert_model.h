@@ -64,7 +64,7 @@ struct ExpertModel {
   double bytes_per_copy = 18.8e6;       // one expert of one layer with its scales
   double move_bytes_per_s = 50e9;       // into one rank
   double memory_bytes_per_s = 3.35e12;  // reads of redundant copies, once a step; 0: not charged
-  std::int64_t stall_us = 1'000;  // moves hold a step up by at most so much (0: all at once, as published)
+  std::int64_t stall_us = 10'000;  // moves hold a step up by at most so much (0: all at once, as published)
 };
 
 }  // namespace trimtab::model
