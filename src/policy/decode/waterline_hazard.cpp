@@ -21,6 +21,7 @@ class WaterlineHazard final : public ExpectedPlacer {
  private:
   std::optional<RankId> choose(const DecodeRequest& request, Nanos now, DecodeReason& reason) override {
     renew_lease(now);
+    observe_size(request);
     const std::int64_t limit = line(request, reason);
     const Outlook::Best best = expected().fewest(request.tokens.value, limit);
     if (best.winner) return settle(best, DecodeRule::kFewestExpected, reason);

@@ -55,6 +55,7 @@ class WaterlineHold final : public ExpectedPlacer {
 
   std::optional<RankId> choose(const DecodeRequest& request, Nanos now, DecodeReason& reason) override {
     renew_lease(now);
+    observe_size(request);
     const std::int64_t z = line(request, reason);
     observe_mean(request);
     if (auto both = ceiling(request, now)) {
