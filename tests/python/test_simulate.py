@@ -109,3 +109,70 @@ def test_an_unknown_key_of_a_scenario_names_the_nearest(files, tmp_path):
     scenario.write_text('[simulation]\nspede = "fast"\n')
     out = simulate(scenario, '--trace', files[1])
     assert out.returncode == 1 and 'speed' in out.stderr
+
+
+def one_run(*arguments):
+    out = simulate(*arguments, '--json')
+    assert out.returncode == 0, out.stderr
+    return json.loads(out.stdout)['runs'][0]
+
+
+def client_models(folder, rates):
+    """A directory as ServeGen publishes it: clients of ten minutes that send one image each."""
+    folder.mkdir()
+    for number, rate in enumerate(rates):
+        (folder / f'chunk-{number}-trace.csv').write_text(f'0,{rate},2.0,Gamma,0.25,1\n600,{rate},0.7,Weibull,1.5,1\n')
+        (folder / f'chunk-{number}-dataset.json').write_text(json.dumps({'0': {
+            'text_tokens': '{100: 0.5, 300: 0.5}', 'image_tokens': '{1000: 1.0}', 'image_count': '{0: 0.5, 1: 0.5}',
+            'output_tokens': '{20: 1.0}'}}))
+    return folder
+
+
+def test_client_models_are_drawn_with_their_rates(files, tmp_path):
+    models = client_models(tmp_path / 'models', [1.0, 0.5])
+    whole = one_run(files[0], '--trace', models)
+    assert whole['finished'] == pytest.approx(1800, rel=0.15)
+    assert whole['event_hash'] == one_run(files[0], '--trace', models)['event_hash']
+    assert whole['event_hash'] != one_run(files[0], '--trace', models, '--trace-seed', 2)['event_hash']
+    busiest = one_run(files[0], '--trace', models, '--clients', 1, '--from-s', 600, '--for-s', 300)
+    assert busiest['finished'] == pytest.approx(300, rel=0.25)
+    out = simulate(files[0], '--trace', models, '--from-s', 9999)
+    assert out.returncode == 1 and 'the models cover 0 to 1200 s' in out.stderr
+
+
+def test_traces_mix_by_shares_and_become_stationary_by_a_seed(files, tmp_path):
+    other = tmp_path / 'other.csv'
+    other.write_text('arrival_s,prompt_tokens,output_tokens\n' + ''.join(f'{i},500,5\n' for i in range(100)))
+    mixed = one_run(files[0], '--trace', files[1], '--trace', other, '--mix', 0.75, 0.25)
+    assert mixed['finished'] == pytest.approx(400, abs=3) and mixed['failed'] == 0
+    seeds = [one_run(files[0], '--trace', files[1], '--resample', seed) for seed in (1, 1, 2)]
+    assert [run['finished'] for run in seeds] == [300] * 3
+    assert seeds[0]['event_hash'] == seeds[1]['event_hash'] != seeds[2]['event_hash']
+
+
+@pytest.mark.parametrize('rows, said', [
+    ('0,-5,1', 'mine.csv:2: a prompt of -5 tokens'),
+    ('0,0,1', 'mine.csv:2: a prompt of 0 tokens'),
+    ('0,5,-1', 'mine.csv:2: an output of -1 tokens'),
+    ('0,5,1e12', 'mine.csv:2: an output of 1000000000000 tokens'),
+    ('0,5.5,1', "mine.csv:2: '5.5' is no whole number"),
+    ('nan,5,1', "mine.csv:2: 'nan' is no time"),
+    ('1e300,5,1\n0,5,1', 'mine.csv'),
+])
+def test_rows_that_no_request_has_are_refused_with_their_line(files, tmp_path, rows, said):
+    trace = tmp_path / 'mine.csv'
+    trace.write_text(f'arrival_s,prompt_tokens,output_tokens\n{rows}\n')
+    out = simulate(files[0], '--trace', trace)
+    assert out.returncode == 1 and said in out.stderr
+
+
+@pytest.mark.parametrize('arguments, said', [
+    (['--mix', '0.7', '0.3'], '2 shares for 1 traces'),
+    (['--mix', '0'], 'a share of 0'),
+    (['--start-span-s', 'nan'], 'cannot start over nan s'),
+    (['--from-s', '1e9'], 'no request arrives in the slice'),
+    (['--clients', '3'], 'only client models have them'),
+])
+def test_what_cannot_be_asked_of_a_trace(files, arguments, said):
+    out = simulate(files[0], '--trace', files[1], *arguments)
+    assert out.returncode == 1 and said in out.stderr, out.stderr

@@ -3,7 +3,7 @@ import argparse
 import json
 import sys
 
-from benchmarks import engine, experts, gateway, kv, policy, sim, sim_prefill, text
+from benchmarks import calibration, engine, experts, gateway, kv, policy, sim, sim_prefill, text
 from benchmarks.report import ROOT, machine, markdown, print_table
 
 BENCHES = {
@@ -14,6 +14,7 @@ BENCHES = {
     'kv': (kv.run, 'block keys, prefix matches and pool transfers'),
     'sim': (sim.run, 'the simulator beside DynoSim, and what each prefill policy can take (needs a trace)'),
     'sim_prefill': (sim_prefill.run, 'prefill policies simulated: capacity, P99, quota, vote, cost error (needs a trace; minutes)'),
+    'calibration': (calibration.run, 'the simulator beside the reference engine that it was fitted to (minutes)'),
     'text': (text.run, 'tokenizer throughput beside the PyPI tokenizers wheel'),
 }
 
