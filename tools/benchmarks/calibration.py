@@ -140,13 +140,14 @@ def run(arguments):
         profiles = folder / 'profiles'
         profiles.mkdir()
         cost = (folder / 'fitted.toml').read_text()
+        cost = '[cost]' + cost.split('[cost]')[1].split('[calibration]')[0]  # a profile does not say how it was measured
         (profiles / 'fitted.toml').write_text('name = "fitted"\nsource = "measured"\ncontext_limit_tokens = 8192\n'
-                                              'quota_scope = "whole_step"\n' + cost[cost.index('[cost]'):] + '\n' + table +
+                                              'quota_scope = "whole_step"\n' + cost + '\n' + table +
                                               f'moe_ns_per_request = {each:.1f}\n' + kv)
         scenario = folder / 'fleet.toml'
         scenario.write_text(TABLES.format(profile='fitted'))
         out = subprocess.run([BIN, 'simulate', scenario, '--profiles-dir', profiles, '--trace', folder / 'state/decisions', '--from-s',
-                              f'{second[0].sent - first[0].sent - 0.001:.6f}', '--exact', '--json'], capture_output=True, text=True)
+                              f'{second[0].sent - first[0].sent - 0.1:.3f}', '--exact', '--json'], capture_output=True, text=True)
         print(out.stderr)
         out.check_returncode()
         simulated, real = json.loads(out.stdout)['runs'][0], measured(second)
