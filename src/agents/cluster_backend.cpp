@@ -27,6 +27,8 @@ base::Result<std::unique_ptr<ClusterBackend>> ClusterBackend::start(ClusterBacke
   if (!queue) return tl::unexpected(queue.error());
   auto machine = cluster::Cluster::make(options.config, options.profile, std::move(*queue));
   if (!machine) return tl::unexpected(machine.error());
+  auto shadow = ShadowDecode::make(options.config);
+  if (!shadow) return tl::unexpected(shadow.error());
   std::optional<io::DecisionLog> log;
   if (!options.log_dir.empty()) {
     auto opened =
@@ -39,6 +41,7 @@ base::Result<std::unique_ptr<ClusterBackend>> ClusterBackend::start(ClusterBacke
   }
   auto impl = std::make_unique<Impl>(std::move(options), context, clock, metrics, std::move(prefixes),
                                      std::move(*machine), std::move(log));
+  if (*shadow) impl->host.set_shadow(std::move(**shadow));
   TRIMTAB_TRY(impl->host.listen());
   return std::unique_ptr<ClusterBackend>(new ClusterBackend(std::move(impl)));
 }

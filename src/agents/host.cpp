@@ -35,6 +35,7 @@ Host::Host(ClusterBackendOptions options, boost::asio::io_context& context, cons
       machine_(std::move(machine)),
       pulls_(options_.config, options_.profile),
       log_(std::move(log)),
+      registry_(metrics),
       metrics_(metrics),
       journeys_(options_.journeys_bytes_max),
       server_(
@@ -79,6 +80,7 @@ base::Status Host::listen() {
 
 void Host::tick() {
   metrics_.sample(machine_->status(), requests_.size(), encodings_.size(), log_ ? log_->dropped_bytes() : 0);
+  if (shadow_) shadow_->sample(registry_);
   if (log_) {
     const Nanos now = clock_.now();
     const auto status = log_->flush();
@@ -239,6 +241,7 @@ std::optional<std::string> Host::journey(const std::string& name) const {
 std::string Host::status() {
   StatusParts parts{machine_->status(), {}, metrics_.drift(), prefixes_->stats(), 0, 0, 0, {}};
   for (const auto& [key, agent] : agents_) parts.members[key] = agent->members();
+  parts.shadow = shadow_ ? &*shadow_ : nullptr;
   parts.requests = requests_.size();
   parts.encodings = encodings_.size();
   parts.log_bytes_dropped = log_ ? log_->dropped_bytes() : 0;

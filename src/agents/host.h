@@ -16,6 +16,7 @@
 #include "agents/reference_agent.h"
 #include "agents/request_state.h"
 #include "agents/serving_metrics.h"
+#include "agents/shadow_decode.h"
 #include "cluster/cluster.h"
 #include "cluster/pull_agents.h"
 #include "io/decision_log.h"
@@ -34,6 +35,8 @@ class Host {
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;
 
+  /// Before listen: a policy that decides beside the live one.
+  void set_shadow(ShadowDecode shadow) { shadow_.emplace(std::move(shadow)); }
   base::Status listen();
   model::RequestId submit(cluster::Submission submission, std::shared_ptr<cluster::Sink> sink);
   void cancel(model::RequestId id);
@@ -96,7 +99,9 @@ class Host {
   std::unique_ptr<cluster::Cluster> machine_;
   cluster::PullAgents pulls_;
   std::optional<io::DecisionLog> log_;
+  base::Metrics& registry_;
   ServingMetrics metrics_;
+  std::optional<ShadowDecode> shadow_;
   Journeys journeys_;
   ControlServer server_;
   std::map<std::pair<model::Role, model::EngineId>, std::unique_ptr<ReferenceAgent>> agents_;

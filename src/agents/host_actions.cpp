@@ -119,6 +119,7 @@ void Host::on(const cluster::Deliver& action, const Report& report) {
   TRIMTAB_CHECK(token != report.tokens.end() && action.count == 1,
                 "a token is delivered that nobody reported");
   metrics_.on_token(*request, now_);
+  if (shadow_ && report.from.role == model::Role::kDecode) shadow_->on_token(action.id, now_);
   request->tokens.push_back(token->token);
   if (!request->first_token_at) request->first_token_at = now_;
   request->last_token_at = now_;
@@ -151,6 +152,7 @@ void Host::on(const cluster::Fail& action, const Report&) {
 
 void Host::on(const cluster::Log& action, const Report&) {
   metrics_.on_record(action.record);
+  if (shadow_) shadow_->on_record(action.record);
   log({action.record});
 }
 

@@ -1,5 +1,7 @@
 #include "agents/serving_metrics.h"
 
+#include "agents/shadow_decode.h"
+
 namespace trimtab::agents {
 
 using base::Nanos;
@@ -51,6 +53,7 @@ void describe_metrics(obs::Registry& registry) {
   registry.describe("trimtab_vision_encodings_in_flight", "Images at encoders.");
   registry.describe("trimtab_engine_serving", "1 when every rank of the engine is there.");
   registry.describe("trimtab_decision_log_dropped_bytes", "Log bytes that the disk refused.");
+  ShadowDecode::describe_metrics(registry);
 }
 
 void ServingMetrics::on_record(const cluster::Record& record) {

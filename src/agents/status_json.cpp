@@ -75,6 +75,25 @@ json engine_json(const StatusParts& parts, const cluster::EngineStatus& engine) 
   return object;
 }
 
+json shadow_json(const ShadowDecode& shadow) {
+  const shadow::DecodeReplayReport report = shadow.report();
+  const auto even = [](const shadow::Evenness& of) {
+    return json{{"kv_peak_over_mean", of.kv_peak_over_mean},
+                {"running_peak_over_mean", of.running_peak_over_mean}};
+  };
+  json changes = json::array();
+  for (const auto& change : report.changes) {
+    changes.push_back({{"request", change.request.value},
+                       {"live", {{"group", change.recorded.engine.value}, {"rank", change.recorded.rank}}},
+                       {"shadow", {{"group", change.replayed.engine.value}, {"rank", change.replayed.rank}}},
+                       {"reason", change.reason}});
+  }
+  return {{"decode_policy", shadow.policy()}, {"decisions", report.decisions},
+          {"changed", report.changed},        {"held", report.held},
+          {"live", even(report.recorded)},    {"shadow", even(report.replayed)},
+          {"first_changes", changes}};
+}
+
 /// What a person should look at, in words.
 json alarms_of(const StatusParts& parts) {
   json alarms = json::array();
@@ -129,6 +148,7 @@ std::string status_json(const StatusParts& parts) {
   root["pool"] = parts.pool ? json::parse(kv_pool::to_json(*parts.pool), nullptr, false) : json();
   root["encodings_in_flight"] = parts.encodings;
   root["alarms"] = alarms_of(parts);
+  root["shadow"] = parts.shadow != nullptr ? shadow_json(*parts.shadow) : json();
   root["decision_log"] = {{"dropped_bytes", parts.log_bytes_dropped}};
   // Names come from clients: never fail on their bytes.
   return root.dump(-1, ' ', false, json::error_handler_t::replace);

@@ -8,6 +8,7 @@
 
 #include "agents/agent.h"
 #include "agents/serving_metrics.h"
+#include "agents/shadow_decode.h"
 #include "cluster/status.h"
 #include "kv_pool/pool_stats.h"
 
@@ -30,6 +31,7 @@ struct StatusParts {
   std::size_t requests = 0, encodings = 0;
   std::uint64_t log_bytes_dropped = 0;
   std::vector<RequestLine> oldest;  // at most kStatusRequestsMax
+  const ShadowDecode* shadow = nullptr;
 };
 
 /// `GET /debug/status`:
@@ -39,7 +41,9 @@ struct StatusParts {
 ///    "tiers": [{"tier", "bound_tokens", "queued", "queued_quota_ms"}],
 ///    "engines": [{"role", "engine", "serving", "draining", "tiers", "quota_left_ms", "cost": {...},
 ///                 "ranks": [{"rank", "connected", "pid", ...}]}],
-///    "pool": {...} | null, "encodings_in_flight", "alarms": [text...], "decision_log": {"dropped_bytes"}}
+///    "pool": {...} | null, "encodings_in_flight", "alarms": [text...], "decision_log": {"dropped_bytes"},
+///    "shadow": {"decode_policy", "decisions", "changed", "held", "live": {"kv_peak_over_mean",
+///               "running_peak_over_mean"}, "shadow": {...}, "first_changes": [...]} | null}
 std::string status_json(const StatusParts& parts);
 
 }  // namespace trimtab::agents

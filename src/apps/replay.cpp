@@ -8,7 +8,7 @@
 #include "apps/commands.h"
 #include "io/decision_log.h"
 #include "report/table.h"
-#include "sim/decode_replay.h"
+#include "shadow/decode_replay.h"
 
 namespace trimtab::apps {
 namespace {
@@ -24,7 +24,7 @@ struct ReplayOptions {
 
 struct Replayed {
   std::string policy;
-  sim::DecodeReplayReport report;
+  shadow::DecodeReplayReport report;
 };
 
 base::Result<Replayed> replay_one(const ReplayOptions& options, const std::string& name) {
@@ -32,7 +32,7 @@ base::Result<Replayed> replay_one(const ReplayOptions& options, const std::strin
   config.policy = name;
   const policy::DecodeCapacity capacity{base::TokenCount{options.kv_blocks * model::kBlockTokens},
                                         options.max_running};
-  auto replay = sim::DecodeReplay::make(config, capacity);
+  auto replay = shadow::DecodeReplay::make(config, capacity);
   if (!replay) return tl::unexpected<base::Error>(replay.error());
   const auto scan = io::read_log(options.log, [&](const io::Entry& entry) {
     if (const auto* record = std::get_if<cluster::Record>(&entry.body)) {
@@ -54,7 +54,7 @@ void print(const std::vector<Replayed>& all) {
                        {"held"},
                        {"KV peak / mean"},
                        {"requests peak / mean"}});
-  const sim::DecodeReplayReport& first = all.front().report;
+  const shadow::DecodeReplayReport& first = all.front().report;
   table.add_row({"as recorded", fmt::format("{}", first.decisions), "", "",
                  fmt::format("{:.3f}", first.recorded.kv_peak_over_mean),
                  fmt::format("{:.3f}", first.recorded.running_peak_over_mean)});
@@ -75,7 +75,7 @@ void print(const std::vector<Replayed>& all) {
 }
 
 json to_json(const Replayed& one) {
-  const auto even = [](const sim::Evenness& of) {
+  const auto even = [](const shadow::Evenness& of) {
     return json{{"kv_peak_over_mean", of.kv_peak_over_mean},
                 {"running_peak_over_mean", of.running_peak_over_mean}};
   };

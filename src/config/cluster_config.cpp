@@ -123,6 +123,7 @@ void read_rest(StrictTable& root, model::ClusterConfig& out) {
   engine.read("logits_checksums", out.engine.logits_checksums);
   engine.read("threads", out.engine.threads, 1, 256);
   engine.read("ffn_experts", out.engine.ffn_experts, 1, 1024);
+  root.table("shadow").read("decode_policy", out.shadow.decode_policy);
 }
 
 base::Result<model::ClusterConfig> read_all(StrictTable root, const std::string& origin) {
@@ -294,6 +295,9 @@ std::string cluster_config_toml(const model::ClusterConfig& c) {
       "hash every logits row that a token is drawn from");
   put("threads", number(c.engine.threads), "per rank");
   put("ffn_experts", number(c.engine.ffn_experts), "fixed parts of the FFN's neurons, spread over the ranks");
+  out += "\n[shadow]\n";
+  put("decode_policy", text(c.shadow.decode_policy),
+      "decides beside decode.policy without effect, for the metrics; empty: none");
   return out;
 }
 

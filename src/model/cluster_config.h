@@ -89,6 +89,11 @@ struct EngineConfig {
   std::uint32_t ffn_experts = 8;  // the FFN's neurons in this many fixed parts, spread over the ranks
 };
 
+/// Policies that decide beside the live ones, without effect.
+struct ShadowConfig {
+  std::string decode_policy;  // a name of decode.policy; empty: none
+};
+
 /// One `trimtab serve --config FILE`.
 struct ClusterConfig {
   std::string path;       // of the file, for messages
@@ -100,6 +105,7 @@ struct ClusterConfig {
   VisionConfig vision;
   PoolConfig pool;
   EngineConfig engine;
+  ShadowConfig shadow;
   std::uint64_t seed = 1;
 };
 

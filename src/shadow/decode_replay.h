@@ -11,13 +11,14 @@
 #include "cluster/records.h"
 #include "policy/decode/policy.h"
 
-namespace trimtab::sim {
+namespace trimtab::shadow {
 
 /// How even the decode ranks were over time: of the busiest rank over the mean, weighted by how long it stood
 /// so.
 struct Evenness {
   double kv_peak_over_mean = 1;
   double running_peak_over_mean = 1;
+  double seconds = 0;  // with requests running
 };
 
 struct DecodeReplayReport {
@@ -39,7 +40,8 @@ struct DecodeReplayReport {
 /// follows what was placed, the other what the policy would have placed, each with the same requests, tokens
 /// and ends. So the second is a counterfactual of placement alone: that a better balance would have ended
 /// requests earlier, or that a held request would have started later, is not in it (trimtab simulate has
-/// both).
+/// both). Fed with a log afterwards it is `trimtab replay`, fed while it is written the shadow policy of
+/// `trimtab serve`.
 class DecodeReplay {
  public:
   /// `capacity`: of a rank; the log does not hold it. Errors: unknown policy.
@@ -61,6 +63,8 @@ class DecodeReplay {
   };
   DecodeReplay() = default;
   void know(cluster::RankId rank);
+  void member(const cluster::MembershipRecord& member, base::Nanos now);
+  void lost(model::EngineId group, base::Nanos now);
   void advance(base::Nanos now);
   void placed(const cluster::Record& record, const cluster::DecodeRecord& decision);
   void ended(cluster::RequestId id, base::Nanos now);
@@ -68,11 +72,11 @@ class DecodeReplay {
   Account recorded_, replayed_;
   policy::DecodeCapacity capacity_;
   std::size_t changes_max_ = 0;
-  std::set<cluster::RankId> ranks_;
+  std::set<cluster::RankId> joined_, ranks_;  // there; and taking requests, because their group is whole
   std::map<cluster::RequestId, std::pair<cluster::RankId, cluster::RankId>> places_;  // recorded, replayed
   std::optional<base::Nanos> first_;
   base::Nanos now_;
   DecodeReplayReport report_;
 };
 
-}  // namespace trimtab::sim
+}  // namespace trimtab::shadow

@@ -1,8 +1,8 @@
-#include "sim/decode_replay.h"
+#include "shadow/decode_replay.h"
 
 #include <algorithm>
 
-namespace trimtab::sim {
+namespace trimtab::shadow {
 
 using base::Nanos;
 using cluster::RankId;
@@ -43,13 +43,69 @@ void DecodeReplay::Account::pass(double span) {
 
 Evenness DecodeReplay::Account::evenness() const {
   if (seconds <= 0) return {};
-  return {kv_weighted / seconds, running_weighted / seconds};
+  return {kv_weighted / seconds, running_weighted / seconds, seconds};
 }
 
 void DecodeReplay::know(RankId rank) {
   if (!ranks_.insert(rank).second) return;
   recorded_.policy->add_rank(rank, capacity_);
   replayed_.policy->add_rank(rank, capacity_);
+}
+
+/// A group takes requests once all its ranks have joined; the record of the last of them says so. One lost
+/// rank takes the whole group out, and every rank joins again.
+void DecodeReplay::member(const cluster::MembershipRecord& member, Nanos now) {
+  const RankId rank = member.place.rank_id();
+  const bool serves =
+      std::ranges::any_of(ranks_, [&](const RankId one) { return one.engine == rank.engine; });
+  if (!serves) {
+    joined_.insert(rank);
+    if (!member.serving) return;
+    for (const RankId one : joined_) {
+      if (one.engine == rank.engine) know(one);
+    }
+  } else if (!member.serving) {
+    lost(rank.engine, now);
+  } else {
+    const bool open = !member.reason.starts_with("draining");
+    for (const RankId one : ranks_) {
+      if (one.engine != rank.engine) continue;
+      recorded_.policy->set_open(one, open);
+      replayed_.policy->set_open(one, open);
+    }
+  }
+}
+
+/// Whoever was placed there is placed again, by records of its own; who runs on only in the record is from
+/// now on where the record has it.
+void DecodeReplay::lost(model::EngineId group, Nanos now) {
+  for (auto& [id, place] : places_) {
+    if (place.second.engine != group || place.first.engine == group) continue;
+    const auto* request = recorded_.policy->ledger().find(id);
+    if (request == nullptr) continue;
+    replayed_.policy->ended(id, now);
+    place.second = place.first;
+    if (request->running) {
+      replayed_.policy->admitted(id, place.first, request->tokens, now);
+    } else {
+      replayed_.policy->reserve(id, place.first, request->tokens, now);
+    }
+  }
+  for (auto rank = ranks_.begin(); rank != ranks_.end();) {
+    if (rank->engine != group) {
+      ++rank;
+      continue;
+    }
+    recorded_.policy->remove_rank(*rank);
+    replayed_.policy->remove_rank(*rank);
+    joined_.erase(*rank);
+    rank = ranks_.erase(rank);
+  }
+  std::erase_if(places_, [&](const auto& entry) {
+    if (entry.second.first.engine != group) return false;
+    replayed_.policy->ended(entry.first, now);
+    return true;
+  });
 }
 
 void DecodeReplay::advance(Nanos now) {
@@ -104,7 +160,7 @@ void DecodeReplay::ended(RequestId id, Nanos now) {
 void DecodeReplay::record(const cluster::Record& record) {
   advance(record.at);
   if (const auto* member = std::get_if<cluster::MembershipRecord>(&record.body)) {
-    if (member->place.role == model::Role::kDecode && member->serving) know(member->place.rank_id());
+    if (member->place.role == model::Role::kDecode) this->member(*member, record.at);
   } else if (const auto* decision = std::get_if<cluster::DecodeRecord>(&record.body)) {
     placed(record, *decision);
   } else if (const auto* start = std::get_if<cluster::DecodeStartRecord>(&record.body)) {
@@ -127,4 +183,4 @@ void DecodeReplay::token(RequestId id, Nanos at) {
   replayed_.policy->grew(id, 1, at);
 }
 
-}  // namespace trimtab::sim
+}  // namespace trimtab::shadow
