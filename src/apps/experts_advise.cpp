@@ -9,8 +9,10 @@
 
 #include "apps/commands.h"
 #include "apps/experts_commands.h"
+#include "apps/experts_html.h"
 #include "apps/experts_inputs.h"
 #include "apps/experts_rolling.h"
+#include "apps/simulate_output.h"
 #include "experts_eval/advise.h"
 #include "report/bars.h"
 #include "report/table.h"
@@ -24,7 +26,7 @@ using experts_eval::Advice;
 struct AdviseCommand {
   LoadArguments loads;
   experts_eval::AdviseOptions options;
-  std::string expert_bytes = "44MB", link = "50GB", step = "60ms";
+  std::string expert_bytes = "44MB", link = "50GB", step = "60ms", report;
   bool json = false;
 };
 
@@ -144,6 +146,7 @@ base::Status run(AdviseCommand command) {
   options.expert_bytes = *expert_bytes;
   options.link_bytes_per_second = static_cast<double>(*link);
   options.step_ns = *step;
+  TRIMTAB_TRY(check_writable("--report", command.report));
   const std::int32_t window = command.loads.options.window;
   command.loads.options.window = 0;  // here it is what plans see, not what is read
   if (window != 0) options.window_steps = window;
@@ -153,6 +156,16 @@ base::Status run(AdviseCommand command) {
   if (!tokens) return tl::unexpected(tokens.error());
   const auto result = experts_eval::advise(*tokens, options);
   if (!result) return tl::unexpected(result.error());
+  if (!command.report.empty()) {
+    TRIMTAB_TRY(write_text(
+        command.report,
+        advice_html(*result,
+                    fmt::format("{} layers scored over {} steps; {} a copy, steps of {}, {}/s between ranks",
+                                result->layers_scored, result->steps_scored,
+                                bytes_text(static_cast<double>(options.expert_bytes)),
+                                span_text(static_cast<double>(options.step_ns)),
+                                bytes_text(options.link_bytes_per_second)))));
+  }
   if (command.json) {
     std::cout << json_of(*result).dump(1) << "\n";
   } else {
@@ -201,6 +214,7 @@ void add_experts_advise(CLI::App& experts) {
   command->add_option("--layers-max", advise.layers_max, "layers planned and scored; 0: all")
       ->capture_default_str();
   command->add_flag("--json", options->json, "for programs");
+  command->add_option("--report", options->report, "write an HTML page");
   command->footer(
       "Examples:\n"
       "  trimtab experts advise loads.npz --ep-size 8\n"

@@ -8,9 +8,11 @@
 
 #include "apps/commands.h"
 #include "apps/experts_commands.h"
+#include "apps/experts_html.h"
 #include "apps/experts_inputs.h"
 #include "apps/experts_rolling.h"
 #include "apps/experts_view.h"
+#include "apps/simulate_output.h"
 #include "report/table.h"
 
 namespace trimtab::apps {
@@ -20,7 +22,7 @@ namespace {
 struct EvaluateCommand {
   LoadArguments loads;
   ShapeArguments shape;
-  std::string map, against, scope = "global", effort = "default";
+  std::string map, against, scope = "global", effort = "default", report;
   RollingArguments rolling;
   std::int32_t layer = -1;
   bool roll = false, heldout = false, json = false, all_layers = false;
@@ -83,6 +85,17 @@ base::Status run_rules(EvaluateCommand command, const io::ExpertLoads& loads, co
   const auto rules = command.roll ? roll_rules(loads, shape, command.rolling)
                                   : hold_out_rules(loads, shape, command.rolling);
   if (!rules) return tl::unexpected(rules.error());
+  if (!command.report.empty()) {
+    const std::string how =
+        command.roll ? fmt::format("rolling: plans from the last {} steps", command.rolling.window)
+                     : fmt::format("held out: planned on two windows of {} steps, scored on the next",
+                                   command.rolling.window);
+    TRIMTAB_TRY(write_text(
+        command.report,
+        rules_html(*rules, "Rules of planning experts",
+                   fmt::format("{} layers of {} experts, {} steps; {} slots on {} ranks; {}", loads.layers,
+                               loads.experts, loads.steps, shape.slots, shape.ranks, how))));
+  }
   if (command.json) {
     std::cout << rules_json(*rules).dump(1) << "\n";
     return {};
@@ -100,6 +113,29 @@ base::Status run_rules(EvaluateCommand command, const io::ExpertLoads& loads, co
   return {};
 }
 
+std::string maps_page(const EvaluateCommand& command, const io::ExpertLoads& loads,
+                      const experts::Shape& shape, const io::ExpertMaps* map, const io::ExpertMaps* against,
+                      const std::vector<LayerScore>& scores) {
+  MapsPage page;
+  page.title = against == nullptr ? "Expert map" : "Expert maps";
+  page.subtitle = fmt::format("{} layers of {} experts, {} steps; {} slots on {} ranks", loads.layers,
+                              loads.experts, loads.steps, shape.slots, shape.ranks);
+  page.before_name = map == nullptr ? "experts by number, as engines start" : command.map;
+  page.scores = scores;
+  page.shape = page.shape_before = shape;
+  for (std::int32_t layer = 0; layer < loads.layers; ++layer) {
+    const auto copy = [layer](const io::ExpertMaps& of) {
+      const auto slots = layer_of(of, layer);
+      return experts::SlotMap(slots.begin(), slots.end());
+    };
+    page.before.push_back(map == nullptr ? experts::initial_map(shape) : copy(*map));
+    if (against != nullptr) page.after.push_back(copy(*against));
+  }
+  if (against != nullptr) page.after_name = command.against;
+  page.layer = command.layer >= 0 ? command.layer : worst_layer(scores);
+  return maps_html(page, loads);
+}
+
 base::Status run_maps(const EvaluateCommand& command, const io::ExpertLoads& loads,
                       const experts::Shape& shape, const io::ExpertMaps* map, const io::ExpertMaps* against) {
   const experts::SlotMap initial = map == nullptr ? experts::initial_map(shape) : experts::SlotMap{};
@@ -113,6 +149,8 @@ base::Status run_maps(const EvaluateCommand& command, const io::ExpertLoads& loa
     if (!score) return tl::unexpected(score.error());
     scores.push_back(*score);
   }
+  if (!command.report.empty())
+    TRIMTAB_TRY(write_text(command.report, maps_page(command, loads, shape, map, against, scores)));
   if (command.json) {
     nlohmann::json out = {{"balance", total_before(scores)}, {"layers", nlohmann::json::array()}};
     if (against != nullptr)
@@ -148,6 +186,7 @@ base::Status run_maps(const EvaluateCommand& command, const io::ExpertLoads& loa
 base::Status run(EvaluateCommand command) {
   if (command.roll && command.heldout)
     return wrong("--rolling and --heldout are two questions; ask one at a time");
+  TRIMTAB_TRY(check_writable("--report", command.report));
   const bool rules = command.roll || command.heldout;
   const std::int32_t window = command.loads.options.window;
   if (rules) command.loads.options.window = 0;  // there it is what plans see, not what is read
@@ -212,6 +251,7 @@ void add_experts_evaluate(CLI::App& experts) {
   command->add_option("--layer", options->layer, "the layer whose ranks are drawn; else the worst");
   command->add_flag("--all-layers", options->all_layers, "a row for every layer");
   command->add_flag("--json", options->json, "for programs");
+  command->add_option("--report", options->report, "write an HTML page");
   command->footer(
       "Examples:\n"
       "  trimtab experts evaluate tomorrow.npz --map plan.npz           # does the plan hold on other "

@@ -10,8 +10,10 @@
 
 #include "apps/commands.h"
 #include "apps/experts_commands.h"
+#include "apps/experts_html.h"
 #include "apps/experts_inputs.h"
 #include "apps/experts_view.h"
+#include "apps/simulate_output.h"
 #include "experts_host/plan_layers.h"
 
 namespace trimtab::apps {
@@ -21,7 +23,8 @@ namespace {
 struct PlanCommand {
   LoadArguments loads;
   ShapeArguments shape;
-  std::string current, mode, scope = "global", effort = "default", expert_bytes = "44MB", output, format;
+  std::string current, mode, scope = "global", effort = "default", expert_bytes = "44MB", output, format,
+                             report;
   double move_price = -1, recency_steps = 0;
   std::int32_t moves_max = -1, threads = 0, layer = -1;
   std::uint64_t seed = 1;
@@ -191,8 +194,31 @@ void print_plan(const PlanCommand& command, const experts::Shape& shape, const i
   std::cout << rank_chart(plan.ranks_before, plan.ranks_after, style);
 }
 
+std::string plan_html(const PlanCommand& command, const experts::Shape& shape, const io::ExpertLoads& loads,
+                      const io::ExpertMaps* current, const std::vector<LayerPlan>& plans) {
+  MapsPage page;
+  page.title = "Expert plan";
+  page.subtitle = fmt::format(
+      "{} layers of {} experts, {} steps; {} slots on {} ranks ({} each, {} redundant)", loads.layers,
+      loads.experts, loads.steps, shape.slots, shape.ranks, shape.slots_per_rank(), shape.redundant());
+  page.before_name = current == nullptr ? "experts by number, as engines start" : command.current;
+  page.after_name = "planned";
+  page.scores = scores_of(plans);
+  page.shape = page.shape_before = shape;
+  for (std::size_t layer = 0; layer < plans.size(); ++layer) {
+    const auto in_force = current == nullptr ? std::span<const std::int32_t>{}
+                                             : layer_of(*current, static_cast<std::int32_t>(layer));
+    page.before.push_back(in_force.empty() ? experts::initial_map(shape)
+                                           : experts::SlotMap(in_force.begin(), in_force.end()));
+    page.after.push_back(plans[layer].plan.map);
+  }
+  page.shape_before.slots = static_cast<std::int32_t>(page.before[0].size());
+  page.layer = command.layer >= 0 ? command.layer : worst_layer(page.scores);
+  return maps_html(page, loads);
+}
+
 /// Before the work rather than after it.
-base::Status check_writable(const std::string& path) {
+base::Status check_output(const std::string& path) {
   const std::size_t end = path.find_last_of('/');
   const std::string directory = end == std::string::npos ? "." : end == 0 ? "/" : path.substr(0, end);
   if (::access(directory.c_str(), W_OK) == 0) return {};
@@ -211,8 +237,9 @@ base::Status run(const PlanCommand& command) {
     const auto chosen = format_of(command.output, command.format);
     if (!chosen) return tl::unexpected(chosen.error());
     format = *chosen;
-    TRIMTAB_TRY(check_writable(command.output));
+    TRIMTAB_TRY(check_output(command.output));
   }
+  TRIMTAB_TRY(check_writable("--report", command.report));
   const auto loads = read_loads(command.loads, std::cerr);
   if (!loads) return tl::unexpected(loads.error());
   std::optional<io::ExpertMaps> current;
@@ -234,6 +261,8 @@ base::Status run(const PlanCommand& command) {
   } else {
     print_plan(command, *shape, *loads, *plans, *options, *expert_bytes);
   }
+  if (!command.report.empty())
+    TRIMTAB_TRY(write_text(command.report, plan_html(command, *shape, *loads, in_force, *plans)));
   if (!format) return {};
   io::ExpertMaps maps{loads->layers, shape->slots, loads->experts, shape->ranks, {}};
   for (const LayerPlan& plan : *plans)
@@ -292,6 +321,7 @@ void add_experts_plan(CLI::App& experts) {
   command->add_option("--layer", options->layer, "the layer whose ranks are drawn; else the worst");
   command->add_flag("--all-layers", options->all_layers, "a row for every layer");
   command->add_flag("--json", options->json, "for programs, the map included");
+  command->add_option("--report", options->report, "write an HTML page: experts and ranks before and after");
   command->add_option("--output,-o", options->output, "write the map");
   command->add_option("--format", options->format, "npz, sglang or vllm-ascend; else by the file's name")
       ->check(CLI::IsMember({"npz", "sglang", "vllm-ascend"}));

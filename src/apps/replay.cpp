@@ -6,7 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
+#include "apps/simulate_output.h"
 #include "io/decision_log.h"
+#include "report/charts.h"
 #include "report/table.h"
 #include "shadow/decode_replay.h"
 
@@ -16,7 +18,7 @@ namespace {
 using nlohmann::json;
 
 struct ReplayOptions {
-  std::string log;
+  std::string log, report;
   std::vector<std::string> policies;
   std::int64_t max_running = 0, kv_blocks = 0;
   bool as_json = false;
@@ -74,6 +76,52 @@ void print(const std::vector<Replayed>& all) {
   }
 }
 
+std::string html(const std::vector<Replayed>& all, const std::string& log) {
+  const shadow::DecodeReplayReport& first = all.front().report;
+  report::HtmlPage page(
+      "Decode placements, decided again",
+      fmt::format("{} decisions over {:.1f} s of {}", first.decisions, base::to_seconds(first.span), log));
+  const auto number = [](double value) { return report::Cell{fmt::format("{:.3f}", value), value}; };
+  std::vector<std::vector<report::Cell>> rows = {{{"as recorded", {}},
+                                                  {"", {}},
+                                                  {"", {}},
+                                                  number(first.recorded.kv_peak_over_mean),
+                                                  number(first.recorded.running_peak_over_mean)}};
+  for (const Replayed& one : all) {
+    rows.push_back({{one.policy, {}},
+                    {fmt::format("{}", one.report.changed), {}},
+                    {fmt::format("{}", one.report.held), {}},
+                    number(one.report.replayed.kv_peak_over_mean),
+                    number(one.report.replayed.running_peak_over_mean)});
+  }
+  const auto right = report::Align::kRight;
+  const auto less = report::Better::kLess;
+  report::Html content = report::table({{"decode policy", report::Align::kLeft},
+                                        {"changed"},
+                                        {"held"},
+                                        {"KV peak / mean", right, less},
+                                        {"requests peak / mean", right, less}},
+                                       rows);
+  content += report::remark(
+      "Requests, tokens and ends are the recorded ones, so only the balance changes: the busiest rank over "
+      "the mean, "
+      "weighted by how long it stood so.");
+  std::vector<std::vector<report::Cell>> changes;
+  for (const auto& change : first.changes) {
+    changes.push_back({{fmt::format("{}", change.request.value), {}},
+                       {fmt::format("{:.3f}", base::to_seconds(change.at)), {}},
+                       {fmt::format("{}.{}", change.recorded.engine.value, change.recorded.rank), {}},
+                       {fmt::format("{}.{}", change.replayed.engine.value, change.replayed.rank), {}},
+                       {change.reason, {}}});
+  }
+  page.section("policies", "Policies", content);
+  page.section(
+      "changes", fmt::format("First changes by {}", all.front().policy),
+      report::table({{"request"}, {"at s"}, {"was group.rank"}, {"now"}, {"why", report::Align::kLeft}},
+                    changes));
+  return page.text();
+}
+
 json to_json(const Replayed& one) {
   const auto even = [](const shadow::Evenness& of) {
     return json{{"kv_peak_over_mean", of.kv_peak_over_mean},
@@ -89,6 +137,7 @@ json to_json(const Replayed& one) {
 }
 
 base::Status replay(const ReplayOptions& options) {
+  TRIMTAB_TRY(check_writable("--report", options.report));
   std::vector<Replayed> all;
   for (const std::string& policy : options.policies) {
     auto one = replay_one(options, policy);
@@ -99,6 +148,7 @@ base::Status replay(const ReplayOptions& options) {
     return base::fail(base::Code::kNotFound, "the log has no decode placement: nothing to decide again",
                       options.log);
   }
+  if (!options.report.empty()) TRIMTAB_TRY(write_text(options.report, html(all, options.log)));
   if (options.as_json) {
     json out = json::array();
     for (const Replayed& one : all) out.push_back(to_json(one));
@@ -134,6 +184,7 @@ void add_replay(CLI::App& app) {
       ->check(CLI::Range(1, 8'000'000))
       ->capture_default_str();
   command->add_flag("--json", options->as_json, "print JSON");
+  command->add_option("--report", options->report, "write an HTML page");
   command->callback([options] { finish(replay(*options)); });
 }
 

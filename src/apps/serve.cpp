@@ -12,6 +12,7 @@
 #include <iostream>
 #include <thread>
 
+#include "agents/shadow_decode.h"
 #include "apps/commands.h"
 #include "apps/gateway_role.h"
 #include "apps/instance.h"
@@ -20,6 +21,7 @@
 #include "config/profile.h"
 #include "engine/calibrate.h"
 #include "engine/llama_weights.h"
+#include "policy/decode/policy.h"
 #include "supervisor/supervisor.h"
 
 namespace trimtab::apps {
@@ -93,6 +95,15 @@ std::vector<supervisor::ProcessSpec> make_plan(const Instance& instance) {
 base::Status check_model(const Instance& instance) {
   if (auto weights = engine::LlamaWeights::load(instance.model_path); !weights)
     return tl::unexpected(weights.error());
+  return {};
+}
+
+/// Policies that nobody knows would end the gateway again and again.
+base::Status check_policies(const Instance& instance) {
+  const auto live = policy::make_decode_policy(policy::decode_config(instance.config.decode));
+  if (!live) return tl::unexpected(live.error());
+  const auto shadow = agents::ShadowDecode::make(instance.config);
+  if (!shadow) return tl::unexpected(shadow.error());
   return {};
 }
 
@@ -170,6 +181,7 @@ base::Status serve(const InstanceOptions& options) {
   if (!instance) return tl::unexpected(instance.error());
   const model::GatewayConfig& gateway = instance->config.gateway;
   TRIMTAB_TRY(supervisor::check_port_free(gateway.host, gateway.port));
+  TRIMTAB_TRY(check_policies(*instance));
   TRIMTAB_TRY(check_model(*instance));
   TRIMTAB_TRY(check_room(*instance));
   TRIMTAB_TRY(lock_state(instance->state_dir));

@@ -7,6 +7,7 @@
 
 #include "apps/commands.h"
 #include "apps/simulate_faults.h"
+#include "apps/simulate_output.h"
 #include "apps/simulate_report.h"
 #include "apps/simulate_share.h"
 #include "apps/simulate_trace.h"
@@ -24,6 +25,7 @@ struct SimulateOptions {
   std::vector<std::string> decode_policies, orders, assignments;
   std::int64_t repeats = 1, requests_max = INT64_MAX;
   ShareFlags share;
+  OutputOptions output;
   bool capacity = false, one_queue = false, exact = false, as_json = false, quiet = false;
 };
 
@@ -56,7 +58,9 @@ base::Result<Run> run_one(const model::Scenario& scenario, const model::Trace& t
   const auto total = static_cast<double>(workload->requests_total());
   auto simulation = sim::Simulation::make(scenario, std::move(*workload));
   if (!simulation) return tl::unexpected<base::Error>(simulation.error());
-  Run run{scenario.cluster.decode.policy, prefill_name(scenario), rate, 0, {}};
+  Run run{scenario.cluster.decode.policy, prefill_name(scenario), rate, 0, {}, {}};
+  sim::Recorder recorder(recorder_options(options.output));
+  if (options.output.records()) (*simulation)->record(recorder);
   const bool shows = isatty(STDERR_FILENO) != 0 && !options.quiet && !options.as_json;
   const double started = cpu_seconds();
   run.result = (*simulation)->run([&](const sim::Progress& progress) {
@@ -67,6 +71,7 @@ base::Result<Run> run_one(const model::Scenario& scenario, const model::Trace& t
                base::to_seconds(progress.now), static_cast<double>(progress.ended) / spent);
   });
   run.cpu_s = cpu_seconds() - started;
+  if (options.output.records()) run.recording = recorder.take();
   if (shows) fmt::print(stderr, "\r{:80}\r", "");
   return run;
 }
@@ -83,8 +88,14 @@ base::Result<Run> capacity_of(const model::Scenario& scenario, const model::Trac
       });
   if (!capacity) return tl::unexpected<base::Error>(capacity.error());
   if (shows) fmt::print(stderr, "\r{:80}\r", "");
-  return Run{scenario.cluster.decode.policy, prefill_name(scenario), capacity->rate, cpu_seconds() - started,
-             std::move(capacity->at_rate)};
+  Run run{scenario.cluster.decode.policy, prefill_name(scenario),       capacity->rate,
+          cpu_seconds() - started,        std::move(capacity->at_rate), {}};
+  if (!options.output.records() || run.rate == 0) return run;
+  // The search does not record; the run at the rate it found is the same again.
+  auto again = run_one(scenario, trace, options, run.rate);
+  if (!again) return again;
+  run.recording = std::move(again->recording);
+  return run;
 }
 
 /// Every combination of what was asked for.
@@ -116,22 +127,30 @@ base::Result<std::vector<Run>> run_all(model::Scenario scenario, const model::Tr
 }
 
 base::Status simulate(const SimulateOptions& options) {
+  TRIMTAB_TRY(check_outputs(options.output));
   const std::string profiles = find_profiles_dir(options.profiles_dir);
   auto scenario = options.scenario_path.empty() ? config::parse_scenario("", "defaults", profiles)
                                                 : config::load_scenario(options.scenario_path, profiles);
   if (!scenario) return tl::unexpected<base::Error>(scenario.error());
   TRIMTAB_TRY(add_faults(*scenario, options.faults_path));
   if (options.exact) scenario->speed = model::SimulationSpeed::kExact;
+  scenario->keep_requests = !options.output.requests.empty();
   const auto trace = load_trace(options.source);
   if (!trace) return tl::unexpected<base::Error>(trace.error());
   if (options.one_queue) scenario->cluster.prefill.tier_bounds_tokens.clear();
   if (options.share.share) {
+    if (options.output.records() || !options.output.requests.empty()) {
+      return base::fail(base::Code::kInvalidArgument,
+                        "--share prints its measures and writes no files: leave --report, --csv, --requests "
+                        "and --timeline out");
+    }
     const bool shows = isatty(STDERR_FILENO) != 0 && !options.quiet && !options.as_json;
     return simulate_share(*scenario, *trace, workload_options(options, 1), options.share, options.as_json,
                           shows);
   }
   const auto runs = run_all(*scenario, *trace, options);
   if (!runs) return tl::unexpected<base::Error>(runs.error());
+  TRIMTAB_TRY(write_outputs(options.output, *runs, *trace, *scenario, options.capacity));
   if (options.as_json) {
     std::cout << runs_json(*runs, *trace, *scenario) << "\n";
     return {};
@@ -185,6 +204,7 @@ void add_simulate(CLI::App& app) {
   command->add_flag("--exact", options->exact,
                     "every decode step is an event; slower, for checking the fast form");
   command->add_flag("--json", options->as_json, "print JSON");
+  add_output_options(*command, options->output);
   command->add_flag("--quiet", options->quiet, "no progress");
   command->callback([options] { finish(simulate(*options)); });
 }

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "model/scenario.h"
 #include "model/trace.h"
+#include "sim/recording.h"
 #include "sim/result.h"
 
 namespace trimtab::apps {
@@ -15,6 +17,7 @@ struct Run {
   double rate = 1;
   double cpu_s = 0;
   sim::Result result;
+  std::optional<sim::Recording> recording;  // when files are to be written from it
 };
 
 /// Tables for a terminal: runs side by side, where the steps' time went, and for a single run its tiers.

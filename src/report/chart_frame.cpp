@@ -20,12 +20,10 @@ std::vector<double> ticks(double low, double high, int count) {
   double step = 1;
   while (step > rough) step /= 10;
   while (step * 10 <= rough) step *= 10;
-  if (step * 5 <= rough) {
-    step *= 10;
-  } else if (step * 2 <= rough) {
-    step *= 5;
-  } else if (step < rough) {
-    step *= 2;
+  for (const double factor : {1.0, 2.0, 5.0, 10.0}) {
+    if (step * factor < rough * (1 - 1e-9)) continue;
+    step *= factor;
+    break;
   }
   std::vector<double> out;
   const auto first = static_cast<std::int64_t>(std::ceil(low / step - 1e-9));

@@ -67,6 +67,7 @@ void DecodeReplay::member(const cluster::MembershipRecord& member, Nanos now) {
   } else if (!member.serving) {
     lost(rank.engine, now);
   } else {
+    know(rank);
     const bool open = !member.reason.starts_with("draining");
     for (const RankId one : ranks_) {
       if (one.engine != rank.engine) continue;
