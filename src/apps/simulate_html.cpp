@@ -155,8 +155,8 @@ report::LineChart percentile_chart(const sim::Recording& r, const std::vector<st
   report::LineChart chart{title, unit, report::time_axis(r.seconds(), r.buckets),
                           {},    true, "Solid: P99, dashed: P50."};
   for (std::size_t t = 0; t < r.tiers.size() && t < names.size(); ++t) {
-    report::LineSeries high{names[t], {}, static_cast<int>(t), false},
-        middle{names[t] + " P50", {}, static_cast<int>(t), true};
+    report::LineSeries high{names[t], {}, static_cast<int>(t), false, true},
+        middle{names[t] + " P50", {}, static_cast<int>(t), true, false};
     bool any = false;
     for (const sim::Percentiles& one : r.tiers[t].*of) {
       any |= one.count > 0;

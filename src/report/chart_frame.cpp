@@ -61,7 +61,7 @@ std::string x_axis(const Frame& frame, const XAxis& x, std::size_t columns) {
   const double end = x.first + x.step * static_cast<double>(columns);
   std::string out = fmt::format("<path class=\"axis\" d=\"M{:.0f} {:.0f}H{:.0f}\"/>\n", frame.left,
                                 frame.bottom, frame.right);
-  for (const double value : ticks(x.first, end, 6)) {
+  for (const double value : ticks(x.first, end, 8)) {
     const double at = frame.left + (value - x.first) / (end - x.first) * (frame.right - frame.left);
     if (at > frame.right - 24) continue;  // the unit stands there
     out += fmt::format("<text x=\"{:.1f}\" y=\"{:.0f}\" text-anchor=\"middle\">{}</text>\n", at,

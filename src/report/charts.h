@@ -23,6 +23,7 @@ struct LineSeries {
   std::vector<double> values;  // what is not finite is a gap
   int colour = 0;              // modulo kColours
   bool dashed = false;
+  bool listed = true;  // in the legend
 };
 
 struct LineChart {

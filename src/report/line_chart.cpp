@@ -82,6 +82,7 @@ std::string legend_of(const LineChart& chart) {
   if (chart.series.size() < 2) return "";
   std::string out = "<ul class=\"legend\">";
   for (const LineSeries& series : chart.series) {
+    if (!series.listed) continue;
     out += fmt::format("<li><i class=\"k{}{}\"></i>{}</li>", series.colour % kColours,
                        series.dashed ? " dash" : "", escaped(series.name));
   }

@@ -53,7 +53,8 @@ def written(folder):
     """One comparison with everything written; gives its JSON."""
     out = trimtab('simulate', folder / 'fleet.toml', '--trace', folder / f'{HOSTILE}.csv', '--json',
                   '--decode-policy', 'waterline', 'round_robin', '--report', folder / 'out.html', '--csv', folder / 'csv',
-                  '--requests', folder / 'requests.csv', '--timeline', folder / 'timeline.json', '--timeline-from', 10, '--timeline-for', 20)
+                  '--requests', folder / 'requests.csv',
+                  '--timeline', folder / 'timeline.json', '--timeline-from', 10, '--timeline-for', 20)
     assert out.returncode == 0, out.stderr
     return json.loads(out.stdout)
 
