@@ -66,6 +66,7 @@ json run_json(const Run& run) {
           {"prefill_steps", times_json(r.prefill_times)},
           {"decode_steps", times_json(r.decode_times)},
           {"preemptions", r.preemptions},
+          {"moves", r.moves},
           {"evicted_blocks", r.evicted_blocks},
           {"outcomes", outcomes_json(r)},
           {"events", r.events},

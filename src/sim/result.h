@@ -50,6 +50,7 @@ struct Result {
   double decode_busy = 0;
   StepTimes prefill_times, decode_times;  // where the steps' time went, all engines
   std::uint64_t prefill_steps = 0, decode_steps = 0, preemptions = 0;
+  std::uint64_t moves = 0;  // running requests that were told to leave their decode rank
   std::int64_t evicted_blocks = 0;
   FaultOutcome faults;
   StorageOutcome storage;

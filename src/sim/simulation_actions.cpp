@@ -72,6 +72,7 @@ void Simulation::on(const cluster::Abort& action) {
   } else if (request != nullptr && action.place.role == model::Role::kDecode) {
     if (placers_ != nullptr) placers_->ended_there(action.id, queue_.now());
     if (request->decode == action.place.rank_id()) {
+      result_.moves += request->running ? 1 : 0;  // no client leaves here
       ++request->decode_pass;
       decode_[action.place.engine.value].remove(slot_of(action.id));
     }
