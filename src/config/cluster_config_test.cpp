@@ -34,6 +34,9 @@ TEST(ClusterConfig, WrongTypesAndRanges) {
   EXPECT_THAT(message("[prefill]\nranks = 0\n"), HasSubstr("ranks"));
   EXPECT_THAT(message("[gateway]\nport = 70000\n"), HasSubstr("port"));
   EXPECT_THAT(message("[decode]\nmax_running = -1\n"), HasSubstr("max_running"));
+  EXPECT_THAT(message("[decode]\ngroups = 2\nranks = 4\nspeeds_permille = [1000, 700, 1000]\n"),
+              HasSubstr("speeds_permille has 3 values"));
+  EXPECT_THAT(message("[decode]\nmoves_per_1000 = -1\n"), HasSubstr("moves_per_1000"));
   EXPECT_THAT(message("not toml ["), HasSubstr("test.toml"));
 }
 
