@@ -154,6 +154,7 @@ report::LineChart percentile_chart(const sim::Recording& r, const std::vector<st
                                    std::vector<sim::Percentiles> sim::TierOverTime::*of) {
   report::LineChart chart{title, unit, report::time_axis(r.seconds(), r.buckets),
                           {},    true, "Solid: P99, dashed: P50."};
+  chart.logarithmic = of != &sim::TierOverTime::queue;  // most requests wait for nothing
   for (std::size_t t = 0; t < r.tiers.size() && t < names.size(); ++t) {
     report::LineSeries high{names[t], {}, static_cast<int>(t), false, true},
         middle{names[t] + " P50", {}, static_cast<int>(t), true, false};

@@ -18,8 +18,8 @@ enum class VerifyPolicy : std::uint8_t {
 ///   decode_step.fixed + unprofiled + dispatch x rows + max(weights, moe x rows x expert balance)
 ///     + attention x KV + sampler + sampler_row x rows,
 /// rows being those of the largest padded batch. The acceptance is that of the study in
-/// docs/policies/speculate.md with its mean raised (1.17 there): in the loop requests that are rarely accepted
-/// stay longer, and the published accepted length of 3.29 is that of the batch.
+/// docs/policies/speculate.md with its mean raised (1.17 there): in the loop requests that are rarely
+/// accepted stay longer, and the published accepted length of 3.29 is that of the batch.
 struct VerifyModel {
   VerifyPolicy policy = VerifyPolicy::kOff;
   std::int32_t drafts = 5;
