@@ -56,7 +56,6 @@ struct ExpertModel {
   std::int32_t domains = 8;     // kinds of text
   double domain_share = 0.5;    // of the skew's variance that differs between kinds of text
   double mix_spread = 1.0;      // deviation of the logarithm of a text's weight in the mix
-  std::string routing_path;     // recorded routing instead of skew (npz)
   ExpertPopularity popularity;  // of it; empty: drawn from the skew
 
   std::int32_t estimate_steps = 32;  // that sharing by load looks back, at most
