@@ -48,6 +48,10 @@ struct ImageLife {
   EncoderId encoder;
   std::uint32_t tries = 0;  // failed ones
   Nanos asked_at;
+  // A machine that dies takes its encoders one after the other, and all of that is one failed try: the
+  // machines that were lost under the image, and how many encoders had joined by then.
+  std::vector<model::MachineId> lost_on = {};
+  std::uint64_t lost_joins = 0;
 };
 
 /// One request of the cluster machine: sizes and states, no tokens.

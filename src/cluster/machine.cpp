@@ -154,6 +154,7 @@ void Machine::on(const Joined& event) {
       }
       break;
     case Role::kVision:
+      ++encoders_joined_;
       vision_->add_encoder(place.encoder_id());
       vision_->set_open(place.encoder_id().machine, open);
       retry_waiting_images();

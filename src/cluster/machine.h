@@ -125,9 +125,12 @@ class Machine {
   void encode(Life& life, std::uint32_t image);
   void send_ready_images(Life& life);
   void drop_ready_images(Life& life);
-  void encode_failed(Life& life, std::uint32_t image, base::Code code, const std::string& message);
+  /// `counts`: as one of the tries that an image has.
+  void encode_failed(Life& life, std::uint32_t image, base::Code code, const std::string& message,
+                     bool counts = true);
   void encoder_let_go(Life& life, std::uint32_t image);
   void lose_encoder(EncoderId encoder);
+  bool same_loss(ImageLife& image, model::MachineId machine) const;
   void retry_waiting_images();
   ImageLife* encoding(RequestId id, std::uint32_t image, EncoderId from);
 
@@ -205,6 +208,7 @@ class Machine {
   std::set<std::pair<Nanos, RequestId>>
       computed_;                        // wait in their prefill rank for a target, by the end of patience
   std::set<RequestId> images_waiting_;  // with an image that found no encoder
+  std::uint64_t encoders_joined_ = 0;
   // Images of requests that ended at an encoder which has not answered the abort yet.
   std::map<std::pair<Place, RequestId>, std::vector<std::uint32_t>> aborted_images_;
   std::map<RankId, Nanos> refused_;  // closed until then or until its next report

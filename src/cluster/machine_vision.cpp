@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "cluster/machine.h"
 
@@ -138,11 +140,12 @@ void Machine::on(const EncodeFailed& event) {
   encode_failed(life, event.image, event.code, event.message);
 }
 
-void Machine::encode_failed(Life& life, std::uint32_t image, base::Code code, const std::string& message) {
+void Machine::encode_failed(Life& life, std::uint32_t image, base::Code code, const std::string& message,
+                            bool counts) {
   ImageLife& failed = life.images[image];
   log(life.id, [&] { return EncodedRecord{image, failed.encoder, false, now_ - failed.asked_at, message}; });
   failed.stage = ImageStage::kIdle;
-  ++failed.tries;
+  if (counts) ++failed.tries;
   if (is_final(code)) {
     fail(life, code, fmt::format("image {}: {}", image, message));
   } else if (failed.tries >= limits_.encode_tries_max) {
@@ -157,8 +160,19 @@ void Machine::lose_encoder(EncoderId encoder) {
     Life* life = find(job.request);
     if (life == nullptr || encoding(job.request, job.image, encoder) == nullptr) continue;
     unhold(Place::of(encoder), job.request);
-    encode_failed(*life, job.image, base::Code::kUnavailable, "its encoder was lost");
+    const bool counts = !same_loss(life->images[job.image], encoder.machine);
+    encode_failed(*life, job.image, base::Code::kUnavailable, "its encoder was lost", counts);
   }
+}
+
+/// Whether the image has lost an encoder of this machine before; notes it. An encoder that joined in between
+/// ends that: an image that kills what encodes it must run out of tries.
+bool Machine::same_loss(ImageLife& image, model::MachineId machine) const {
+  if (image.lost_joins != encoders_joined_) image.lost_on.clear();
+  image.lost_joins = encoders_joined_;
+  if (std::ranges::find(image.lost_on, machine) != image.lost_on.end()) return true;
+  image.lost_on.push_back(machine);
+  return false;
 }
 
 }  // namespace trimtab::cluster
