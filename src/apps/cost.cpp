@@ -36,8 +36,7 @@ constexpr const char* kFitHelp =
     "step is held out to measure the error; steps that something else slowed are recognised and left out.\n"
     "\n"
     "Use the result as it is (`calibration.toml` in the state directory replaces the profile's cost), or "
-    "copy "
-    "its [cost] table into profiles/NAME.toml.";
+    "put both its tables into profiles/NAME.toml in place of the [cost] there.";
 
 std::string machine_name() {
   utsname name{};

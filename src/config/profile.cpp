@@ -95,6 +95,15 @@ model::FlopsCost read_flops(StrictTable& cost, std::int64_t context) {
   return flops;
 }
 
+CalibrationNote read_note(StrictTable table) {
+  CalibrationNote note;
+  table.read("machine", note.machine);
+  table.read("samples", note.samples, 0, INT64_MAX);
+  table.read("error_ratio_mean", note.error_ratio_mean, 0.0, 1e9);
+  table.read("error_ratio_worst", note.error_ratio_worst, 0.0, 1e9);
+  return note;
+}
+
 model::CostSpec read_cost(StrictTable root, std::int64_t context) {
   if (!root.has("cost")) root.reject("cost", "this table is required and missing");
   StrictTable cost = root.table("cost");
@@ -196,6 +205,7 @@ base::Result<model::Profile> parse_profile(std::string_view text, const std::str
   root->read_choice("quota_scope", scope, {"attention", "whole_step"});
   profile.quota_scope = static_cast<model::QuotaScope>(scope);
   profile.cost = read_cost(*root, profile.context_limit.value);
+  read_note(root->table("calibration"));  // where the cost comes from: checked, and for the reader only
   profile.decode_step = read_decode_step(root->table("decode_step"));
   if (!root->has("kv")) root->reject("kv", "this table is required and missing");
   profile.kv = read_kv(root->table("kv"));
@@ -243,11 +253,7 @@ base::Result<Calibration> load_cost(const std::string& path) {
   if (!root) return tl::unexpected<base::Error>(std::move(root).error());
   Calibration calibration;
   calibration.cost = read_cost(*root, kContextMax);
-  StrictTable note = root->table("calibration");
-  note.read("machine", calibration.note.machine);
-  note.read("samples", calibration.note.samples, 0, INT64_MAX);
-  note.read("error_ratio_mean", calibration.note.error_ratio_mean, 0.0, 1e9);
-  note.read("error_ratio_worst", calibration.note.error_ratio_worst, 0.0, 1e9);
+  calibration.note = read_note(root->table("calibration"));
   TRIMTAB_TRY(root->finish());
   return calibration;
 }

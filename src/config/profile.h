@@ -30,7 +30,7 @@ struct Calibration {
 };
 
 /// A calibration file: a `[cost]` table as in a profile, and a `[calibration]` table that says where it comes
-/// from. `load_cost` reads what `cost_toml` writes.
+/// from. `load_cost` reads what `cost_toml` writes; a profile takes both tables as they are.
 std::string cost_toml(const model::QuadraticCost& cost, const CalibrationNote& note);
 base::Result<Calibration> load_cost(const std::string& path);
 

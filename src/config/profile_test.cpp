@@ -146,5 +146,17 @@ TEST(Profile, CalibrationRoundTrip) {
   EXPECT_DOUBLE_EQ(calibration->note.error_ratio_mean, 0.0125);
 }
 
+TEST(Profile, TakesBothTablesOfACalibrationAsTheyAre) {
+  const std::string head =
+      "name = \"mine\"\nsource = \"measured\"\ncontext_limit_tokens = 4096\n[kv]\nblock_bytes = 1024\n";
+  const std::string tables = cost_toml({1234, 5'000'000, 7}, {"this host", 24, 0.0125, 0.05});
+  const auto profile = parse_profile(head + tables, "mine.toml");
+  ASSERT_TRUE(profile) << base::to_string(profile.error());
+  EXPECT_EQ(std::get<model::QuadraticCost>(profile->cost).token_ps, 5'000'000);
+  const auto wrong = parse_profile(head + tables + "steps = 3\n", "mine.toml");
+  ASSERT_FALSE(wrong) << "the note is checked";
+  EXPECT_THAT(wrong.error().message, HasSubstr("steps"));
+}
+
 }  // namespace
 }  // namespace trimtab::config
