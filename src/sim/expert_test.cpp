@@ -54,6 +54,8 @@ INSTANTIATE_TEST_SUITE_P(Experts, AllPolicies,
                                            model::ExpertPolicy::kRepair));
 
 TEST_P(AllPolicies, TheClosedFormIsTheMeanOfDraws) {
+  // A repaired map is fit to the noise of the counts that it saw, which the fast form draws afresh.
+  const double tolerance = GetParam() == model::ExpertPolicy::kRepair ? 0.015 : 0.01;
   for (const std::uint32_t ranks : {8U, 32U}) {
     for (const double tokens : {4.0, 64.0}) {
       Means means[2];
@@ -63,7 +65,7 @@ TEST_P(AllPolicies, TheClosedFormIsTheMeanOfDraws) {
         ExpertGroup group = decode_group(scenario);
         means[exact ? 1 : 0] = run(group, exact, 512, 1'024, tokens * ranks);
       }
-      EXPECT_NEAR(means[0].balance / means[1].balance, 1, 0.01)
+      EXPECT_NEAR(means[0].balance / means[1].balance, 1, tolerance)
           << ranks << " ranks, " << tokens << " tokens: " << means[0].balance << " and " << means[1].balance;
     }
   }

@@ -45,6 +45,11 @@ TEST(VerifyInTheLoop, OursIsAheadOfThePublishedRuleAndNeverBehindFixed) {
   const double ours60 = outcome(VerifyPolicy::kGroup, SimulationSpeed::kExact, 60).tokens_per_s;
   EXPECT_GT(published60, fixed60 * 1.02);
   EXPECT_GT(ours60, published60 + 0.01 * fixed60);
+  const double fixed96 = outcome(VerifyPolicy::kFixed, SimulationSpeed::kExact, 96).tokens_per_s;
+  const double published96 = outcome(VerifyPolicy::kPublished, SimulationSpeed::kExact, 96).tokens_per_s;
+  EXPECT_GT(published96, fixed96 * 1.05);
+  EXPECT_GT(outcome(VerifyPolicy::kGroup, SimulationSpeed::kExact, 96).tokens_per_s,
+            published96 + 0.01 * fixed96);
 }
 
 TEST(VerifyInTheLoop, TheClosedFormIsNearTheDraws) {
