@@ -75,6 +75,8 @@ base::Result<RecordScan> scan_records(std::span<const std::byte> bytes,
   return scan;
 }
 
+constexpr std::size_t kPipeBytesMax = std::size_t{1} << 32U;
+
 base::Result<std::vector<std::byte>> read_file(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) {
@@ -87,9 +89,18 @@ base::Result<std::vector<std::byte>> read_file(const std::string& path) {
     ::close(fd);
     return tl::unexpected(error);
   }
-  std::vector<std::byte> bytes(static_cast<std::size_t>(info.st_size));
+  // A pipe has no size: it is read until its end.
+  const bool sized = S_ISREG(info.st_mode);
+  std::vector<std::byte> bytes(sized ? static_cast<std::size_t>(info.st_size) : std::size_t{1} << 16U);
   std::size_t have = 0;
-  while (have < bytes.size()) {
+  while (have < bytes.size() || !sized) {
+    if (have == bytes.size()) {
+      if (bytes.size() >= kPipeBytesMax) {
+        ::close(fd);
+        return base::fail(base::Code::kTooLarge, path + " has no size and does not end", "io");
+      }
+      bytes.resize(2 * bytes.size());
+    }
     const ssize_t n = ::read(fd, bytes.data() + have, bytes.size() - have);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {

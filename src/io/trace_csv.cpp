@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <tuple>
 
 #include "base/nearest.h"
 #include "io/trace_lines.h"
@@ -26,12 +27,16 @@ std::string_view trimmed(std::string_view text) {
 
 std::vector<std::string_view> fields_of(std::string_view line) {
   std::vector<std::string_view> fields;
-  for (;;) {
-    const std::size_t comma = line.find(',');
-    fields.push_back(trimmed(line.substr(0, comma)));
-    if (comma == std::string_view::npos) return fields;
-    line.remove_prefix(comma + 1);
+  bool quoted = false;
+  std::size_t begin = 0;
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    if (line[i] == '"') quoted = !quoted;
+    if (line[i] != ',' || quoted) continue;
+    fields.push_back(trimmed(line.substr(begin, i - begin)));
+    begin = i + 1;
   }
+  fields.push_back(trimmed(line.substr(begin)));
+  return fields;
 }
 
 std::optional<double> to_number(std::string_view text) {
@@ -52,8 +57,9 @@ std::int64_t days_from_civil(std::int64_t year, std::int64_t month, std::int64_t
   return era * 146'097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719'468;
 }
 
-/// "2023-11-16 18:17:03.9799600" to seconds since 1970.
+/// "2023-11-16 18:17:03.9799600" or "2023-11-16T18:17:03Z" to seconds since 1970.
 std::optional<double> timestamp_seconds(std::string_view text) {
+  if (text.ends_with('Z')) text.remove_suffix(1);
   if (text.size() < 19 || text[4] != '-' || text[7] != '-' || text[13] != ':' || text[16] != ':')
     return std::nullopt;
   const auto part = [&](std::size_t from, std::size_t length) {
@@ -76,14 +82,22 @@ class Table {
     }
     header_ = fields_of(lines_.line());
   }
-  base::Result<std::size_t> column(std::string_view wanted) const {
+  /// `option`: the one that names another column; empty where the format fixes the names.
+  base::Result<std::size_t> column(std::string_view wanted, std::string_view option) const {
     const auto found = std::ranges::find(header_, wanted);
     if (found != header_.end()) return static_cast<std::size_t>(found - header_.begin());
+    if (header_.size() == 1 && header_[0].find_first_of(";\t") != std::string_view::npos) {
+      return trace_error(
+          name_, lines_.number(),
+          fmt::format("the header has one column, '{}': fields are separated by commas, not by {}",
+                      header_[0], header_[0].find(';') != std::string_view::npos ? "semicolons" : "tabs"));
+    }
     const std::string close = base::nearest(wanted, header_);
     return trace_error(name_, lines_.number(),
-                       fmt::format("there is no column '{}'{}: the header has {}", wanted,
+                       fmt::format("there is no column '{}'{}: the header has {}{}", wanted,
                                    close.empty() ? "" : fmt::format(" (did you mean '{}'?)", close),
-                                   fmt::join(header_, ", ")));
+                                   fmt::join(header_, ", "),
+                                   option.empty() ? "" : fmt::format("; {} names another", option)));
   }
   /// The next row with something in it.
   bool next() {
@@ -95,6 +109,12 @@ class Table {
     return false;
   }
   bool whole() const { return fields_.size() >= header_.size(); }
+  /// More fields than the header has columns: a comma within a number would move every later value.
+  bool overflows() const {
+    return fields_.size() > header_.size() &&
+           std::any_of(fields_.begin() + static_cast<std::ptrdiff_t>(header_.size()), fields_.end(),
+                       [](std::string_view field) { return !field.empty(); });
+  }
   bool unfinished() const { return lines_.unfinished(); }
   std::size_t number() const { return lines_.number(); }
   std::string_view field(std::size_t column) const { return fields_[column]; }
@@ -113,17 +133,17 @@ struct Places {
   std::optional<std::size_t> conversation;
 };
 
-base::Result<Places> places_of(const Table& table, const CsvColumns& columns) {
+base::Result<Places> places_of(const Table& table, const CsvColumns& columns, bool named) {
   Places places;
-  for (const auto& [name, place] :
-       {std::pair(&columns.arrival, &places.arrival), std::pair(&columns.prompt, &places.prompt),
-        std::pair(&columns.output, &places.output)}) {
-    const auto found = table.column(*name);
+  for (const auto& [name, place, option] : {std::tuple(&columns.arrival, &places.arrival, "--csv-arrival"),
+                                            std::tuple(&columns.prompt, &places.prompt, "--csv-prompt"),
+                                            std::tuple(&columns.output, &places.output, "--csv-output")}) {
+    const auto found = table.column(*name, named ? option : "");
     if (!found) return tl::unexpected<base::Error>(found.error());
     *place = *found;
   }
   if (!columns.conversation.empty()) {
-    const auto found = table.column(columns.conversation);
+    const auto found = table.column(columns.conversation, "");
     if (!found) return tl::unexpected<base::Error>(found.error());
     places.conversation = *found;
   }
@@ -139,13 +159,13 @@ base::Result<std::int64_t> tokens(const Table& table, std::size_t column) {
   return static_cast<std::int64_t>(*value);
 }
 
-/// `clock` turns the arrival field into seconds.
+/// `clock` turns the arrival field into seconds; `named`: the columns' names are the caller's.
 template <class Clock>
 base::Result<model::Trace> read_table(std::string_view text, const std::string& name,
-                                      const TraceOptions& options, const CsvColumns& columns,
+                                      const TraceOptions& options, const CsvColumns& columns, bool named,
                                       const Clock& clock) {
   Table table(text, name);
-  const auto places = places_of(table, columns);
+  const auto places = places_of(table, columns, named);
   if (!places) return tl::unexpected<base::Error>(places.error());
   model::Trace trace;
   std::map<std::string, std::uint32_t, std::less<>> conversations;
@@ -160,9 +180,17 @@ base::Result<model::Trace> read_table(std::string_view text, const std::string& 
       return trace_error(name, table.number(),
                          fmt::format("{} fields, the header has {}", table.fields(), table.columns()));
     }
+    if (table.overflows()) {
+      return trace_error(name, table.number(),
+                         fmt::format("{} fields, the header has {}: is there a comma within a number? Quote "
+                                     "the field, or write a point",
+                                     table.fields(), table.columns()));
+    }
     const auto at = clock(table.field(places->arrival));
     if (!at || !std::isfinite(*at)) {
-      return trace_error(name, table.number(), fmt::format("'{}' is no time", table.field(places->arrival)));
+      return trace_error(name, table.number(),
+                         fmt::format("'{}' is no time: a number, or a date like 2026-01-31 18:17:03.5",
+                                     table.field(places->arrival)));
     }
     const auto prompt = tokens(table, places->prompt);
     const auto output = tokens(table, places->output);
@@ -196,7 +224,7 @@ base::Result<model::Trace> read_table(std::string_view text, const std::string& 
 base::Result<model::Trace> parse_azure(std::string_view text, const std::string& name,
                                        const TraceOptions& options) {
   const CsvColumns columns{"TIMESTAMP", "ContextTokens", "GeneratedTokens", "", 1.0};
-  return read_table(text, name, options, columns, timestamp_seconds);
+  return read_table(text, name, options, columns, false, timestamp_seconds);
 }
 
 base::Result<model::Trace> parse_csv(std::string_view text, const std::string& name,
@@ -205,10 +233,10 @@ base::Result<model::Trace> parse_csv(std::string_view text, const std::string& n
   if (!std::isfinite(unit) || unit <= 0) {
     return trace_error(name, 0, fmt::format("an arrival unit of {} s: it must be positive", unit));
   }
-  return read_table(text, name, options, options.columns,
+  return read_table(text, name, options, options.columns, true,
                     [unit](std::string_view field) -> std::optional<double> {
                       const auto value = to_number(field);
-                      if (!value) return std::nullopt;
+                      if (!value) return timestamp_seconds(field);
                       return *value * unit;
                     });
 }

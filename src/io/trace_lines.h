@@ -30,7 +30,7 @@ class LineScanner {
   bool unfinished_ = false;
 };
 
-/// A line's fields between commas, without blanks and quotes around them.
+/// A line's fields between commas (those in quotes are none), without blanks and quotes around them.
 std::vector<std::string_view> fields_of(std::string_view line);
 /// A number that is the whole text; nothing otherwise. "nan" and "inf" are numbers.
 std::optional<double> to_number(std::string_view text);

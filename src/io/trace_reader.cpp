@@ -20,6 +20,19 @@ namespace {
 constexpr std::array<std::string_view, 7> kFormats = {"auto", "mooncake", "agentic",  "azure",
                                                       "csv",  "servegen", "decisions"};
 
+/// What the bytes are when they are no text, in words with the way out; empty when they may be one.
+std::string_view no_text(std::string_view bytes) {
+  if (bytes.starts_with("\x1f\x8b")) return "this is gzip: unpack it first (gunzip)";
+  if (bytes.starts_with("\x28\xb5\x2f\xfd")) return "this is zstd: unpack it first (zstd -d)";
+  if (bytes.starts_with("PK\x03\x04")) return "this is a zip or a spreadsheet: save it as csv";
+  if (bytes.starts_with("PAR1")) return "this is parquet: save it as csv";
+  if (bytes.starts_with("\xff\xfe") || bytes.starts_with("\xfe\xff"))
+    return "this is UTF-16: save it as UTF-8 (iconv -f UTF-16 -t UTF-8)";
+  const auto control = [](char c) { return static_cast<unsigned char>(c) < 0x20 && c != '\t' && c != '\r'; };
+  const std::string_view first = bytes.substr(0, bytes.find('\n'));
+  return std::ranges::any_of(first, control) ? "this is no text: its first line has control characters" : "";
+}
+
 /// The first line tells: each format has a name of a field that no other has.
 TraceFormat detect(std::string_view text) {
   LineScanner lines(text);
@@ -143,6 +156,9 @@ base::Result<TraceFormat> trace_format(std::string_view name) {
 
 base::Result<model::Trace> parse_trace(std::string_view text, const std::string& name,
                                        const TraceOptions& options) {
+  if (const std::string_view what = no_text(text); !what.empty())
+    return trace_error(name, 0, std::string(what));
+  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // spreadsheets mark UTF-8 so
   const TraceFormat format = options.format == TraceFormat::kAuto ? detect(text) : options.format;
   if (format == TraceFormat::kServegen || format == TraceFormat::kDecisionLog) {
     return trace_error(name, 0,

@@ -191,6 +191,32 @@ TEST(Trace, CsvTakesAColumnMap) {
               HasSubstr("t.jsonl:2: 2 fields"));
 }
 
+TEST(Trace, CsvAsSpreadsheetsWriteIt) {
+  const std::string rows =
+      "name,arrival_s,prompt_tokens,output_tokens\r\n\"a, b\",2026-01-31T00:00:01Z,7,3\r\n"
+      "c,2026-01-31 00:00:03.5,8,4,\r\n";
+  const auto trace = parse_trace("\xef\xbb\xbf" + rows, "t.csv", {}).value();
+  ASSERT_EQ(trace.requests.size(), 2U);
+  EXPECT_EQ(trace.requests[0].prompt_tokens, 7) << "a comma in quotes separates nothing";
+  EXPECT_EQ(trace.requests[1].arrival, Nanos{2'500'000'000});
+}
+
+TEST(Trace, CsvThatIsNoneSaysWhatItIs) {
+  const std::string head = "arrival_s,prompt_tokens,output_tokens\n";
+  EXPECT_THAT(refused(head + "0,5,100,10\n"), HasSubstr("t.jsonl:2: 4 fields, the header has 3"))
+      << "a decimal comma would make the prompt 5 tokens";
+  EXPECT_THAT(refused("arrival_s;prompt_tokens;output_tokens\n0;1;1\n"), HasSubstr("not by semicolons"));
+  EXPECT_THAT(refused("arrival_s\tprompt_tokens\toutput_tokens\n0\t1\t1\n"), HasSubstr("not by tabs"));
+  EXPECT_THAT(refused("arrival_s,prompt,output\n0,1,1\n"), HasSubstr("--csv-prompt names another"));
+  EXPECT_THAT(refused(head + "noon,1,1\n"), HasSubstr("a date like"));
+  EXPECT_THAT(refused("\x1f\x8b\x08"), HasSubstr("gzip"));
+  EXPECT_THAT(refused("\xff\xfe" + head), HasSubstr("UTF-16"));
+  EXPECT_THAT(refused("PK\x03\x04"), HasSubstr("spreadsheet"));
+  const std::string bell = refused("\x07\x1b[2J\n");
+  EXPECT_THAT(bell, HasSubstr("no text"));
+  EXPECT_EQ(bell.find('\x1b'), std::string::npos) << "a terminal is not sent what a file holds";
+}
+
 RC_GTEST_PROP(Trace, MooncakeRoundTrip, ()) {
   const auto lengths = *rc::gen::nonEmpty<std::vector<std::pair<std::uint16_t, std::uint8_t>>>();
   std::string text;
