@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -55,6 +56,7 @@ json estimate_json(const std::vector<double>& of) {
 }
 
 json saturated_json(const std::vector<sim::Saturated>& of) {
+  if (of.empty()) return nullptr;
   json losses = json::object();
   for (const Loss& loss : kLosses) {
     losses[loss.key] =
@@ -125,7 +127,8 @@ void print_saturated(const sim::ShareReport& report, const report::Style& style)
   for (const sim::BalancerShare& each : report.balancers) {
     for (const auto& [name, of] : {std::pair{"whole", &each.whole}, std::pair{"prefill alone", &each.prefill},
                                    std::pair{"decode alone", &each.decode}}) {
-      const bool decode = !of->empty() && of->front().decode_bound;
+      if (of->empty()) continue;
+      const bool decode = of->front().decode_bound;
       std::vector<std::string> row{
           each.name, of == &each.whole ? fmt::format("whole, {} bound", decode ? "decode" : "prefill") : name,
           text(values(*of, [](const sim::Saturated& one) { return one.share; }), 1)};
@@ -153,6 +156,11 @@ void add_share_flags(CLI::App& command, ShareFlags& flags) {
       ->capture_default_str()
       ->check(CLI::Range(1e-4, 0.5));
   command.add_flag("--no-capacity", flags.without_capacity, "--share: throughput at saturation only; faster");
+  command
+      .add_option("--share-stages", flags.stages,
+                  "--share: what is measured at saturation: whole, prefill, decode; or none")
+      ->check(CLI::IsMember({"whole", "prefill", "decode", "none"}))
+      ->capture_default_str();
 }
 
 base::Status simulate_share(const model::Scenario& scenario, const model::Trace& trace,
@@ -163,6 +171,12 @@ base::Status simulate_share(const model::Scenario& scenario, const model::Trace&
   options.workload = workload;
   options.capacity.precision = flags.precision;
   options.with_capacity = !flags.without_capacity;
+  options.stages.clear();
+  for (const auto& [name, stage] :
+       {std::pair{"whole", sim::SaturatedStage::kWhole}, std::pair{"prefill", sim::SaturatedStage::kPrefill},
+        std::pair{"decode", sim::SaturatedStage::kDecode}}) {
+    if (std::ranges::find(flags.stages, name) != flags.stages.end()) options.stages.push_back(stage);
+  }
   const auto report = sim::measure_share(scenario, trace, options, [shows](const std::string& what) {
     if (shows) fmt::print(stderr, "\r{:80}\r{} ", "", what);
   });
@@ -178,7 +192,7 @@ base::Status simulate_share(const model::Scenario& scenario, const model::Trace&
       "nothing about any figure published for another system.\n\n",
       trace.name, scenario.profile.name, report->seeds);
   if (options.with_capacity) print_capacity(*report, trace.closed_loop, style);
-  print_saturated(*report, style);
+  if (!options.stages.empty()) print_saturated(*report, style);
   return {};
 }
 

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "model/scenario.h"
@@ -15,6 +16,7 @@ struct ShareFlags {
   bool share = false, without_capacity = false;
   std::uint64_t seeds = 3;
   double precision = 0.01;
+  std::vector<std::string> stages = {"whole", "prefill", "decode"};
 };
 void add_share_flags(CLI::App& command, ShareFlags& flags);
 

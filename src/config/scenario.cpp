@@ -21,6 +21,9 @@ model::ClusterConfig fleet() {
   cluster.prefill.engines = 4;
   cluster.prefill.ranks = 4;
   cluster.prefill.kv_blocks = 1 << 16;
+  // One queue by deadline: the most capacity of what needs no new kernels (docs/policies/prefill.md).
+  cluster.prefill.order = "edf";
+  cluster.prefill.tier_bounds_tokens.clear();
   cluster.prefill.lease_ms = kDayMs;  // simulated engines fall silent only by a fault
   cluster.decode.groups = 1;
   cluster.decode.ranks = 32;

@@ -19,6 +19,17 @@ TEST(Scenario, DefaultsAreAFleet) {
   EXPECT_EQ(scenario.profile.name, "deepseek-v4.1-flash");
   EXPECT_GE(scenario.cluster.gateway.requests_in_flight_max, 1'000'000);
   EXPECT_EQ(scenario.speed, model::SimulationSpeed::kFast);
+  EXPECT_EQ(scenario.cluster.prefill.order, "edf");
+  EXPECT_TRUE(scenario.cluster.prefill.tier_bounds_tokens.empty()) << "one queue";
+}
+
+TEST(Scenario, TiersStaySelectable) {
+  const model::Scenario scenario =
+      parse_scenario("[prefill]\ntier_bounds_tokens = [16384, 65536]\norder = \"fifo\"\n", "s.toml",
+                     "profiles")
+          .value();
+  EXPECT_EQ(scenario.cluster.prefill.order, "fifo");
+  EXPECT_EQ(scenario.cluster.prefill.tier_bounds_tokens, (std::vector<std::int64_t>{16'384, 65'536}));
 }
 
 TEST(Scenario, ReadsItsTable) {

@@ -47,6 +47,14 @@ void isolate(model::Scenario& scenario, SaturatedStage stage) {
     scenario.network.hand_over_bytes_per_s = 1e15;
     scenario.prefill.cost_error = 0;
     scenario.cluster.prefill.chunk_tokens_max = 1 << 20;
+    // Decode alone: in which order prefill would have let requests through is not its doing.
+    model::PrefillConfig& prefill = scenario.cluster.prefill;
+    prefill.assignment = "pull";
+    prefill.order = "fifo";
+    prefill.vote = "min";
+    prefill.context_parallel_quotas = 0;
+    prefill.tier_bounds_tokens.clear();
+    prefill.tier_quota_caps_ms.clear();
   } else if (stage == SaturatedStage::kPrefill) {
     model::DecodeStepCost free;
     free.fixed = Nanos{1'000};

@@ -82,9 +82,10 @@ struct Measuring {
   }
 
   base::Status saturated(const Balancer& balancer, BalancerShare& out, const model::Trace& trace) {
-    for (const auto& [stage, into] :
-         {std::pair{SaturatedStage::kWhole, &out.whole}, std::pair{SaturatedStage::kPrefill, &out.prefill},
-          std::pair{SaturatedStage::kDecode, &out.decode}}) {
+    for (const SaturatedStage stage : options.stages) {
+      std::vector<Saturated>* into = stage == SaturatedStage::kWhole     ? &out.whole
+                                     : stage == SaturatedStage::kPrefill ? &out.prefill
+                                                                         : &out.decode;
       auto one = measure_saturated(balancer.scenario, trace, options.workload, stage);
       if (!one) return tl::unexpected<base::Error>(one.error());
       into->push_back(*one);

@@ -81,6 +81,8 @@ struct ShareOptions {
   WorkloadOptions workload;
   CapacityOptions capacity;
   bool with_capacity = true;
+  std::vector<SaturatedStage> stages = {SaturatedStage::kWhole, SaturatedStage::kPrefill,
+                                        SaturatedStage::kDecode};  // measured at saturation
 };
 
 /// Everything of `trimtab simulate --share`. `says`: what is being measured.

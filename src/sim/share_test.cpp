@@ -151,6 +151,25 @@ TEST(Share, SaturatedPartsAddUpAndAgreeWithTheEngines) {
   EXPECT_TRUE(measure_saturated(scenario, trace, {}, SaturatedStage::kDecode)->decode_bound);
 }
 
+TEST(Share, DecodeAloneDoesNotDependOnPrefillPolicies) {
+  model::Scenario scenario = small();
+  const model::Trace trace = synthetic(2'000, 10, 5);
+  scenario.cluster.prefill.order = "fifo";
+  scenario.cluster.prefill.tier_bounds_tokens.clear();
+  const auto fifo = measure_saturated(scenario, trace, {}, SaturatedStage::kDecode);
+  ASSERT_TRUE(fifo) << fifo.error().message;
+  scenario.cluster.prefill.order = "edf";
+  scenario.cluster.prefill.tier_bounds_tokens = {4'096, 16'384};
+  scenario.cluster.prefill.vote = "mean";
+  const auto edf = measure_saturated(scenario, trace, {}, SaturatedStage::kDecode);
+  ASSERT_TRUE(edf) << edf.error().message;
+  EXPECT_EQ(edf->share, fifo->share);
+  scenario.cluster.decode.policy = "round_robin";
+  const auto robin = measure_saturated(scenario, trace, {}, SaturatedStage::kDecode);
+  ASSERT_TRUE(robin) << robin.error().message;
+  EXPECT_NE(robin->share, fifo->share) << "decode's own policy does count";
+}
+
 TEST(Share, RefusesRunsThatDoNotAddUp) {
   model::Scenario scenario = small();
   scenario.keep_requests = true;
