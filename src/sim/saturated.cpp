@@ -153,10 +153,13 @@ base::Result<Saturated> measure_saturated(model::Scenario scenario, const model:
   const Nanos arrivals{each.value * workload.repeats};
   auto measured = run_saturated(scenario, trace, workload, arrivals);
   if (!measured) return measured;
-  // The same with reports of every step: what goes away was staleness.
+  // The same with reports of every few steps that arrive at once: what goes away was staleness.
   const Nanos fresh = std::max(ideal.decode_step, Nanos{1'000'000}) * 4;
-  if (measured->decode_bound && scenario.report_interval > fresh) {
-    scenario.report_interval = fresh;
+  const model::ReportModel& reports = scenario.reports;
+  const bool late = reports.delay > Nanos{0} || reports.delay_steps > 0 || reports.loss > 0;
+  if (measured->decode_bound && (late || scenario.report_interval > fresh)) {
+    scenario.report_interval = std::min(scenario.report_interval, fresh);
+    scenario.reports = {};
     const auto other = run_saturated(scenario, trace, workload, arrivals);
     if (!other) return other;
     const double gain = std::clamp(other->share - measured->share, 0.0, measured->losses.mixture);
