@@ -126,6 +126,25 @@ TEST(Workload, RatesKeepConversationsWhole) {
   EXPECT_FALSE(workload.follow(second, Nanos{200}));
 }
 
+TEST(Workload, TheLimitIsOfRequestsNotOfConversations) {
+  std::vector<model::TraceRequest> requests;
+  for (std::uint32_t c = 0; c < 4; ++c) {
+    for (std::uint32_t turn = 0; turn < 3; ++turn) requests.push_back({Nanos{0}, Nanos{7}, 10, 1, c, turn});
+  }
+  const model::Trace trace = trace_of(true, requests);
+  WorkloadOptions options;
+  options.requests_max = 4;
+  Workload workload = Workload::make(trace, options).value();
+  const Workload::Item first = *workload.next();
+  const auto turn = workload.follow(first, Nanos{100});
+  ASSERT_TRUE(turn);
+  EXPECT_TRUE(workload.next());
+  EXPECT_TRUE(workload.follow(*turn, Nanos{200})) << "the fourth";
+  EXPECT_FALSE(workload.next()) << "no conversation begins";
+  EXPECT_FALSE(workload.follow(first, Nanos{300})) << "and none goes on";
+  EXPECT_EQ(workload.requests_total(), 4);
+}
+
 TEST(Workload, RepeatsHaveContentsOfTheirOwn) {
   model::Trace trace = trace_of(false, {{Nanos{0}, {}, 10, 1, 0, 0, 0, 1}});
   trace.runs = {{5, 2}};

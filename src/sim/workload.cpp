@@ -77,12 +77,13 @@ std::optional<Workload::Item> Workload::next() {
   return item;
 }
 
-std::optional<Workload::Item> Workload::follow(const Item& item, Nanos ended) const {
-  if (!trace_->closed_loop) return std::nullopt;
+std::optional<Workload::Item> Workload::follow(const Item& item, Nanos ended) {
+  if (!trace_->closed_loop || drawn_ >= options_.requests_max) return std::nullopt;
   const std::uint32_t after = item.request + 1;
   if (after >= trace_->requests.size()) return std::nullopt;
   const model::TraceRequest& next = trace_->requests[after];
   if (next.conversation != trace_->requests[item.request].conversation) return std::nullopt;
+  ++drawn_;
   return Item{after, item.repeat, ended + next.think};
 }
 

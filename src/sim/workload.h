@@ -16,6 +16,7 @@ struct WorkloadOptions {
   double rate = 1.0;
   /// Closed loop whose starts were not recorded: they come evenly over this span, in the order of the trace.
   Nanos start_span{8LL * 3600 * 1'000'000'000};
+  /// Turns of a closed loop count one by one: when so many have begun, no client asks again.
   std::int64_t requests_max = INT64_MAX;
   /// The trace is run this often, one after the other; each time with contents of its own.
   std::int64_t repeats = 1;
@@ -45,7 +46,7 @@ class Workload {
   /// The next arrival that depends on nothing, in order of time.
   std::optional<Item> next();
   /// Closed loop: what its client does once `item` has ended.
-  std::optional<Item> follow(const Item& item, Nanos ended) const;
+  std::optional<Item> follow(const Item& item, Nanos ended);
 
   const model::TraceRequest& request(const Item& item) const { return trace_->requests[item.request]; }
   /// Block runs of the request, told apart by repeat.
