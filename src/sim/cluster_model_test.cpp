@@ -96,6 +96,24 @@ TEST(Vision, MoreEncodersServeMoreImagesAndALostOneIsDoneWithout) {
   EXPECT_EQ(without.faults.engines_joined, 2U);
 }
 
+// Its encoders die one by one, and each takes over what the one before it had: no image runs out of tries.
+TEST(Vision, ImagesOutliveTheirOnlyMachine) {
+  model::Trace trace = arrivals(60, 3.0, 5);
+  for (std::size_t i = 0; i < trace.requests.size(); ++i) {
+    trace.requests[i].prompt_tokens += 2'000;
+    add_images(trace, i, 2, {1'000, 0, 0});
+  }
+  model::Scenario scenario = with_encoders(1, 4);
+  scenario.encoder.patches_per_s = 8'000;
+  model::Fault lost = testing::fault_at(model::FaultKind::kEngine, 10, 5);
+  lost.role = model::Role::kVision;
+  scenario.faults.faults.push_back(lost);
+  const Result result = simulate(scenario, trace);
+  EXPECT_EQ(result.faults.engines_lost, 4U);
+  EXPECT_EQ(result.failed, 0U) << (result.failures.empty() ? "" : result.failures[0]);
+  EXPECT_EQ(result.vision.images, 120U);
+}
+
 TEST(Vision, ImagesWithoutAnEncoderFailInWords) {
   model::Trace trace = one_request(1'200, 5);
   add_images(trace, 0, 1, {200, 0, 0});
