@@ -21,6 +21,9 @@ PullAgents::Rank* PullAgents::find(RankId rank) {
   return rank.rank < engine.ranks.size() ? &engine.ranks[rank.rank] : nullptr;
 }
 
+/// It asks anew.
+void PullAgents::mark(EngineId engine) { engines_[engine.value].changed = changed_ = true; }
+
 /// The sum that the account is in.
 Nanos& PullAgents::quota_of(RankId id, const Account& account) {
   Engine& engine = engines_[id.engine.value];
@@ -35,7 +38,7 @@ void PullAgents::end(RankId id, RequestId request) {
   quota_of(id, account->second) -= account->second.quota;
   rank->blocks -= account->second.blocks;
   rank->accounts.erase(account);
-  engines_[id.engine.value].changed = true;
+  mark(id.engine);
 }
 
 void PullAgents::progress(const PrefillStepped& step) {
@@ -49,7 +52,7 @@ void PullAgents::progress(const PrefillStepped& step) {
     quota_of(step.from, account) += left - account.quota;
     account.quota = left;
   }
-  engines_[step.from.engine.value].changed = true;
+  mark(step.from.engine);
 }
 
 // A loss or a new start ends what the rank held; the cluster ends what its group held, by Abort or Lost of
@@ -70,7 +73,7 @@ void PullAgents::reset(Place place, std::int64_t blocks_total, bool there) {
   }
   engine.ranks[place.rank].there = there;
   engine.ranks[place.rank].blocks_total = blocks_total;
-  engine.changed = true;
+  mark(place.engine);
 }
 
 void PullAgents::observe(const Event& event) {
@@ -80,8 +83,7 @@ void PullAgents::observe(const Event& event) {
     reset(lost->place, 0, false);
   } else if (const auto* drain = std::get_if<Drain>(&event)) {
     // Pulls in vain while it drained are forgotten: it asks anew.
-    if (drain->role == Role::kPrefill && drain->engine.value < engines_.size())
-      engines_[drain->engine.value].changed = true;
+    if (drain->role == Role::kPrefill && drain->engine.value < engines_.size()) mark(drain->engine);
   } else if (const auto* step = std::get_if<PrefillStepped>(&event)) {
     progress(*step);
   } else if (const auto* done = std::get_if<PrefillDone>(&event)) {
@@ -93,7 +95,7 @@ void PullAgents::observe(const Event& event) {
     // this very answer was still to come.
     if (released->from.role == Role::kPrefill && find(released->from.rank_id()) != nullptr) {
       end(released->from.rank_id(), released->id);
-      engines_[released->from.engine.value].changed = true;
+      mark(released->from.engine);
     }
   }
 }
@@ -108,7 +110,7 @@ void PullAgents::observe(const Action& action) {
     TRIMTAB_CHECK(fresh, "a request was granted twice to one rank");
     quota_of(grant->rank, account) += grant->quota;
     // The queue took it off that rank's offer alone.
-    if (account.shared) engines_[grant->rank.engine.value].changed = true;
+    if (account.shared) mark(grant->rank.engine);
     rank->blocks += grant->blocks;
   } else if (const auto* revoke = std::get_if<Revoke>(&action)) {
     end(revoke->rank, revoke->id);
@@ -116,6 +118,8 @@ void PullAgents::observe(const Action& action) {
 }
 
 void PullAgents::take_pulls(std::vector<Event>& out) {
+  if (!changed_) return;  // most events are of decode ranks
+  changed_ = false;
   for (std::size_t e = 0; e < engines_.size(); ++e) {
     Engine& engine = engines_[e];
     if (!engine.changed) continue;

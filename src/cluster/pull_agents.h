@@ -55,6 +55,7 @@ class PullAgents {
     bool changed = false;
   };
   Rank* find(RankId rank);
+  void mark(EngineId engine);
   void progress(const PrefillStepped& step);
   void end(RankId rank, RequestId id);
   Nanos& quota_of(RankId rank, const Account& account);
@@ -64,6 +65,7 @@ class PullAgents {
   model::PrefillConfig config_;
   Nanos fill_;  // quota that a rank may have outstanding
   std::vector<Engine> engines_;
+  bool changed_ = false;  // of any engine
 };
 
 }  // namespace trimtab::cluster

@@ -9,10 +9,11 @@ PrefixCache::PrefixCache(std::int64_t capacity_blocks, std::unique_ptr<Eviction>
   if (capacity_ > 0 && !eviction_) eviction_ = std::move(*make_eviction("lru", capacity_));
 }
 
+/// Runs are of consecutive ids: four of them share a cache line.
 std::size_t PrefixCache::home(std::uint64_t id) const {
-  std::uint64_t mixed = id * 0x9e3779b97f4a7c15ULL;
+  std::uint64_t mixed = (id >> 2U) * 0x9e3779b97f4a7c15ULL;
   mixed ^= mixed >> 29U;
-  return static_cast<std::size_t>(mixed) & (table_.size() - 1);
+  return static_cast<std::size_t>(mixed << 2U | (id & 3U)) & (table_.size() - 1);
 }
 
 std::uint32_t PrefixCache::find(std::uint64_t id) const {

@@ -1,6 +1,7 @@
 // How a rank's report mends the ledger. What the rank knew at the report's instant is exactly what was
 // confirmed (by a token of it, or by an earlier report) until then and had not ended before.
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "policy/decode/ledger.h"
@@ -16,10 +17,13 @@ void DecodeLedger::report(const DecodeReport& report) {
   std::erase_if(rank.ended, [&](const Ended& ended) { return ended.ended_at <= report.as_of; });
   if (report.listed) {
     apply_listed(rank, report);
+    refresh(rank);
   } else {
+    // Mostly the rank says what was believed: all that came before has been entered already.
+    const auto before = std::pair(rank.correction_running, rank.correction_kv);
     apply_sums(rank, report);
+    if (std::pair(rank.correction_running, rank.correction_kv) != before) refresh(rank);
   }
-  refresh(rank);
   if (!rank.expires && (rank.correction_running != 0 || rank.correction_kv != 0)) {
     rank.expires = true;
     expiries_.emplace_back(report.as_of + report_lifetime_, rank.id);
