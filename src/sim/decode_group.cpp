@@ -16,6 +16,7 @@ DecodeGroup::DecodeGroup(EngineId engine, const model::Scenario& scenario, Host&
       cost_(DecodeStep::of(scenario)),
       capacity_(scenario.cluster.decode.kv_blocks * model::kBlockTokens),
       ranks_(scenario.cluster.decode.ranks) {
+  set_speeds();
   load_.balance = scenario.decode.expert_balance;
   if (scenario.experts.policy != model::ExpertPolicy::kConstant) {
     experts_.emplace(scenario, scenario.experts.decode, scenario.cluster.decode.ranks,

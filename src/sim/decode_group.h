@@ -71,6 +71,7 @@ class DecodeGroup {
     double kv = 0;  // tokens of what runs, at step_; fractions only with drafts, in the fast form
     double tokens_per_step = 0;  // sum of the seats'
     std::int64_t reserved = 0;   // tokens promised to what does not run yet
+    double slowness = 1;         // its attention and dispatch take so many times what the profile says
   };
   struct Finish {
     std::uint64_t step = 0;
@@ -80,13 +81,13 @@ class DecodeGroup {
       return step != other.step ? step > other.step : slot > other.slot;
     }
   };
+  void set_speeds();
   void seat_drafts(Seat& seat, const SimRequest& request);
   void leave(Rank& rank, std::size_t index);
   double growth_of(const Rank& rank) const;
   std::int64_t draw();
   std::uint64_t draw_steps(std::int64_t left);
   StepTimes step_times(std::uint64_t ahead) const;
-  Nanos step_time(std::uint64_t ahead) const { return step_times(ahead).whole(); }
   static Nanos span_of(const StepTimes& first, const StepTimes& last, std::uint64_t steps);
   Nanos span_of(std::uint64_t steps) const;
   double rows_of(std::size_t rank) const;
@@ -114,7 +115,8 @@ class DecodeGroup {
   DecodeStep cost_;
   std::int64_t capacity_ = 0;  // tokens per rank
   std::vector<Rank> ranks_;
-  std::vector<Finish> finishes_;  // a heap; entries of seats that left are dropped when they come up
+  double speeds_ = 0, slowest_ = 1;  // the ranks' speeds together; the largest slowness
+  std::vector<Finish> finishes_;     // a heap; entries of seats that left are dropped when they come up
   std::int64_t running_ = 0;
   std::uint64_t step_ = 0;  // whole steps done
   Nanos at_;                // when step_ ended; may lie ahead of now by one step

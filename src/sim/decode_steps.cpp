@@ -24,29 +24,47 @@ double DecodeGroup::padded(double rows) const {
   return fits == sizes.end() ? rows : static_cast<double>(*fits);
 }
 
+/// `decode.speeds_permille` has a value for each group, or for each rank, group by group.
+void DecodeGroup::set_speeds() {
+  const std::vector<std::int64_t>& speeds = scenario_.cluster.decode.speeds_permille;
+  const bool by_group = speeds.size() == scenario_.cluster.decode.groups;
+  for (std::size_t r = 0; r < ranks_.size(); ++r) {
+    const std::size_t at = by_group ? engine_.value : engine_.value * ranks_.size() + r;
+    const double speed = speeds.empty() ? 1.0 : static_cast<double>(speeds.at(at)) / 1000;
+    ranks_[r].slowness = 1 / speed;
+    speeds_ += speed;
+    slowest_ = r == 0 ? ranks_[r].slowness : std::max(slowest_, ranks_[r].slowness);
+  }
+}
+
 /// Of the step that comes `ahead` steps after the current one.
 StepTimes DecodeGroup::step_times(std::uint64_t ahead) const {
-  double kv_most = 0, kv_sum = 0, most = 0;
+  // What a slow rank has counts for as much as it takes longer; what is ideal is even over the ranks' speeds.
+  double kv_slowest = 0, kv_sum = 0, rows_slowest = 0, rows_most = 0;
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
     const double kv = ranks_[r].kv + growth_of(ranks_[r]) * static_cast<double>(ahead);
-    kv_most = std::max(kv_most, kv);
+    kv_slowest = std::max(kv_slowest, kv * ranks_[r].slowness);
     kv_sum += kv;
-    most = std::max(most, rows_of(r));
+    rows_slowest = std::max(rows_slowest, rows_of(r) * ranks_[r].slowness);
+    rows_most = std::max(rows_most, rows_of(r));
   }
-  if (verify_) most = std::max(most, verify_->rows_most());
-  const auto ranks = static_cast<double>(ranks_.size());
-  const double mean = rows_sum() / ranks;
+  if (verify_) {
+    rows_most = std::max(rows_most, verify_->rows_most());
+    rows_slowest = std::max(rows_slowest, verify_->rows_most());
+  }
+  const double mean = rows_sum() / static_cast<double>(ranks_.size());
+  const double kv_even = kv_sum / speeds_, rows_even = rows_sum() / speeds_;
   const double row = cost_.dispatch + cost_.sampler_row;
   StepTimes times;
-  times.ideal = cost_.fixed + cost_.unprofiled + cost_.sampler + cost_.attention * kv_sum / ranks +
-                row * mean + cost_.moe(mean);
-  times.attention_wait = cost_.attention * (kv_most - kv_sum / ranks);
-  times.batch_wait = row * (most - mean);
+  times.ideal = cost_.fixed + cost_.unprofiled + cost_.sampler + cost_.attention * kv_sum / speeds_ +
+                row * rows_even + cost_.moe(mean);
+  times.attention_wait = cost_.attention * (kv_slowest - kv_even);
+  times.batch_wait = row * (rows_slowest - rows_even);
   double moe = mean;
   if (verify_ || !scenario_.profile.decode_step.graph_sizes.empty()) {
     // Every rank computes the largest rank's batch, padded.
-    moe = padded(most);
-    times.padding = row * (moe - most) + cost_.moe(moe) - cost_.moe(mean);
+    moe = padded(rows_most);
+    times.padding = row * (moe * slowest_ - rows_slowest) + cost_.moe(moe) - cost_.moe(mean);
   }
   const double fresh = cost_.moe(moe * (load_.balance - load_.avoidable));
   times.expert_imbalance = fresh - cost_.moe(moe);
@@ -111,10 +129,11 @@ Nanos DecodeGroup::span_of(std::uint64_t steps) const {
 /// time.
 std::uint64_t DecodeGroup::steps_within(Nanos span) const {
   if (span.value <= 0) return 0;
-  std::uint64_t low = 0, high = static_cast<std::uint64_t>(span.value / step_time(0).value) + 1;
+  const StepTimes first = step_times(0);
+  std::uint64_t low = 0, high = static_cast<std::uint64_t>(span.value / first.whole().value) + 1;
   while (low < high) {
     const std::uint64_t middle = low + (high - low + 1) / 2;
-    if (span_of(middle) <= span) {
+    if (span_of(first, step_times(middle - 1), middle) <= span) {
       low = middle;
     } else {
       high = middle - 1;

@@ -132,6 +132,7 @@ class Simulation final : public Host {
   void on(const cluster::Finish& action);
   void on(const cluster::Fail& action);
   void handed_over(std::uint32_t slot);
+  void store_answer(std::uint32_t slot, std::int64_t output);
   bool served_well(const SimRequest& request, std::size_t tier) const;
   SimRequest* find(RequestId id);
   std::int64_t match(std::uint32_t slot);

@@ -107,9 +107,26 @@ bool Simulation::served_well(const SimRequest& request, std::size_t tier) const 
   return static_cast<double>((request.first_token - request.submitted).value) <= limit;
 }
 
+/// Decode ranks write each block that the answer fills. The pool knows those whose ids the trace has; the
+/// token drawn last was never computed.
+void Simulation::store_answer(std::uint32_t slot, std::int64_t output) {
+  const std::int64_t block = workload_.trace().block_tokens;
+  if (block <= 0 || !scenario_.pool.enabled) return;
+  const std::int64_t prompt = requests_[slot].prompt;
+  const std::int64_t blocks = (prompt + output - 1) / block;
+  if (blocks <= prompt / block) return;
+  std::int64_t known = 0;
+  for (const model::BlockRun& run : workload_.trace().runs_of(workload_.request(items_[slot])))
+    known += run.count;
+  if (known <= prompt / block) return;
+  workload_.runs(items_[slot], runs_);
+  pool_.store(runs_, blocks);
+}
+
 void Simulation::on(const cluster::Finish& action) {
   const std::uint32_t slot = slot_of(action.id);
   const SimRequest& request = requests_[slot];
+  store_answer(slot, action.output.value);
   ++result_.finished;
   if (placers_ != nullptr) placers_->ended_there(action.id, queue_.now());
   if (recorder_ != nullptr) recorder_->ended(slot, action.output.value, queue_.now());

@@ -95,6 +95,51 @@ TEST_P(BothSpeeds, TwiceTheSame) {
   EXPECT_EQ(once.all.ttft.quantile_s(0.99), again.all.ttft.quantile_s(0.99));
 }
 
+// The blocks that an answer fills are in the pool as those of a prompt are, once the trace has ids for them.
+TEST_P(BothSpeeds, ASecondTurnHitsTheAnswerOfTheFirst) {
+  model::Scenario scenario = small();
+  scenario.speed = GetParam();
+  scenario.keep_requests = true;
+  model::Trace trace;
+  trace.block_tokens = 128;
+  // 100 + 414 tokens: the last one is drawn and not computed, and the first 513 fill four blocks.
+  trace.requests.push_back({Nanos{0}, {}, 100, 414, 0, 0, 0, 1});
+  trace.requests.push_back({Nanos{600'000'000'000}, {}, 700, 5, 1, 0, 1, 2});
+  trace.runs = {{1, 4}, {1, 4}, {100, 1}};
+  const Result known = run(scenario, trace);
+  ASSERT_EQ(known.requests.size(), 2U);
+  EXPECT_EQ(known.requests[1].hit, 512) << "prompt and answer";
+  trace.requests[0].output_tokens = 412;  // the token that would fill the fourth is the last one
+  EXPECT_EQ(run(scenario, trace).requests[1].hit, 384);
+  trace.runs[0].count = 1;  // the trace has no ids for the answer
+  EXPECT_EQ(run(scenario, trace).requests[1].hit, 128);
+}
+
+TEST_P(BothSpeeds, StepsWaitForTheSlowRank) {
+  model::Scenario scenario = small(2, 1);
+  scenario.speed = GetParam();
+  scenario.cluster.decode.policy = "round_robin";
+  scenario.profile.decode_step.attention_ns_per_kv_token = 100;
+  scenario.profile.decode_step.dispatch_ns_per_request = 100'000;
+  const model::Trace trace = synthetic(300, 4.0, 5);
+  const Result even = run(scenario, trace);
+  const std::size_t ranks = scenario.cluster.decode.ranks;
+  scenario.cluster.decode.speeds_permille.assign(ranks, 1'000);
+  EXPECT_EQ(run(scenario, trace).event_hash, even.event_hash);
+  scenario.cluster.decode.speeds_permille.assign(ranks, 500);
+  const Result half = run(scenario, trace);
+  scenario.cluster.decode.speeds_permille.assign(ranks, 1'000);
+  scenario.cluster.decode.speeds_permille[1] = 500;
+  const Result one = run(scenario, trace);
+  EXPECT_GT(one.all.tpot.mean_s(), even.all.tpot.mean_s() * 1.02);
+  EXPECT_LT(one.all.tpot.mean_s(), half.all.tpot.mean_s());
+  EXPECT_LT(one.decode_times.share(), even.decode_times.share()) << "what is lost to waiting grows";
+  // A placement that knows the speeds gives the slow rank less.
+  scenario.cluster.decode.policy = "waterline_hold";
+  const Result knows = run(scenario, trace);
+  EXPECT_LT(knows.all.tpot.mean_s(), one.all.tpot.mean_s());
+}
+
 TEST_P(BothSpeeds, PreemptedRequestsComeBackAndLoseNothing) {
   model::Scenario scenario = small(2, 1);
   scenario.speed = GetParam();
