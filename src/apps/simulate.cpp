@@ -7,6 +7,7 @@
 
 #include "apps/commands.h"
 #include "apps/simulate_faults.h"
+#include "apps/simulate_loop.h"
 #include "apps/simulate_output.h"
 #include "apps/simulate_report.h"
 #include "apps/simulate_share.h"
@@ -24,6 +25,7 @@ struct SimulateOptions {
   std::vector<double> rates{1.0};
   std::vector<std::string> decode_policies, orders, assignments;
   std::int64_t repeats = 1, requests_max = INT64_MAX;
+  LoopFlags loop;
   ShareFlags share;
   OutputOptions output;
   bool capacity = false, one_queue = false, exact = false, as_json = false, quiet = false;
@@ -42,6 +44,15 @@ std::string prefill_name(const model::Scenario& scenario) {
   return prefill.assignment + " " + prefill.order + (prefill.tier_bounds_tokens.empty() ? ", one queue" : "");
 }
 
+/// What the run is of.
+Run named(const model::Scenario& scenario) {
+  Run run;
+  run.decode_policy = scenario.cluster.decode.policy;
+  run.prefill = prefill_name(scenario);
+  name_loop(scenario, run);
+  return run;
+}
+
 sim::WorkloadOptions workload_options(const SimulateOptions& options, double rate) {
   sim::WorkloadOptions workload;
   workload.rate = rate;
@@ -58,7 +69,8 @@ base::Result<Run> run_one(const model::Scenario& scenario, const model::Trace& t
   const auto total = static_cast<double>(workload->requests_total());
   auto simulation = sim::Simulation::make(scenario, std::move(*workload));
   if (!simulation) return tl::unexpected<base::Error>(simulation.error());
-  Run run{scenario.cluster.decode.policy, prefill_name(scenario), rate, 0, {}, {}};
+  Run run = named(scenario);
+  run.rate = rate;
   sim::Recorder recorder(recorder_options(options.output));
   if (options.output.records()) (*simulation)->record(recorder);
   const bool shows = isatty(STDERR_FILENO) != 0 && !options.quiet && !options.as_json;
@@ -88,8 +100,10 @@ base::Result<Run> capacity_of(const model::Scenario& scenario, const model::Trac
       });
   if (!capacity) return tl::unexpected<base::Error>(capacity.error());
   if (shows) fmt::print(stderr, "\r{:80}\r", "");
-  Run run{scenario.cluster.decode.policy, prefill_name(scenario),       capacity->rate,
-          cpu_seconds() - started,        std::move(capacity->at_rate), {}};
+  Run run = named(scenario);
+  run.rate = capacity->rate;
+  run.cpu_s = cpu_seconds() - started;
+  run.result = std::move(capacity->at_rate);
   if (!options.output.records() || run.rate == 0) return run;
   // The search does not record; the run at the rate it found is the same again.
   auto again = run_one(scenario, trace, options, run.rate);
@@ -98,14 +112,13 @@ base::Result<Run> capacity_of(const model::Scenario& scenario, const model::Trac
   return run;
 }
 
-/// Every combination of what was asked for.
-base::Result<std::vector<Run>> run_all(model::Scenario scenario, const model::Trace& trace,
-                                       const SimulateOptions& options) {
+/// Every combination of placements and orders that were asked for.
+base::Status run_placements(model::Scenario scenario, const model::Trace& trace,
+                            const SimulateOptions& options, std::vector<Run>& runs) {
   const auto or_own = [](const std::vector<std::string>& asked, const std::string& own) {
     return asked.empty() ? std::vector<std::string>{own} : asked;
   };
   const auto orders = or_own(options.orders, scenario.cluster.prefill.order);
-  std::vector<Run> runs;
   for (const std::string& policy : or_own(options.decode_policies, scenario.cluster.decode.policy)) {
     for (const std::string& assignment : or_own(options.assignments, scenario.cluster.prefill.assignment)) {
       for (const std::string& order : orders) {
@@ -123,7 +136,7 @@ base::Result<std::vector<Run>> run_all(model::Scenario scenario, const model::Tr
       }
     }
   }
-  return runs;
+  return {};
 }
 
 base::Status simulate(const SimulateOptions& options) {
@@ -145,18 +158,24 @@ base::Status simulate(const SimulateOptions& options) {
                         "and --timeline out");
     }
     const bool shows = isatty(STDERR_FILENO) != 0 && !options.quiet && !options.as_json;
-    return simulate_share(*scenario, *trace, workload_options(options, 1), options.share, options.as_json,
+    const auto loops = loop_scenarios(*scenario, options.loop);
+    if (loops.size() > 1) {
+      return base::fail(base::Code::kInvalidArgument,
+                        "--share measures one scenario: give one --expert-policy and one --verify");
+    }
+    return simulate_share(loops[0], *trace, workload_options(options, 1), options.share, options.as_json,
                           shows);
   }
-  const auto runs = run_all(*scenario, *trace, options);
-  if (!runs) return tl::unexpected<base::Error>(runs.error());
-  TRIMTAB_TRY(write_outputs(options.output, *runs, *trace, *scenario, options.capacity));
+  std::vector<Run> runs;
+  for (const model::Scenario& one : loop_scenarios(*scenario, options.loop))
+    TRIMTAB_TRY(run_placements(one, *trace, options, runs));
+  TRIMTAB_TRY(write_outputs(options.output, runs, *trace, *scenario, options.capacity));
   if (options.as_json) {
-    std::cout << runs_json(*runs, *trace, *scenario) << "\n";
+    std::cout << runs_json(runs, *trace, *scenario) << "\n";
     return {};
   }
-  print_runs(*runs, *trace, *scenario, options.capacity);
-  for (const Run& run : *runs) {
+  print_runs(runs, *trace, *scenario, options.capacity);
+  for (const Run& run : runs) {
     for (const std::string& failure : run.result.failures)
       fmt::print(stderr, "trimtab: a request failed: {}\n", failure);
   }
@@ -195,6 +214,7 @@ void add_simulate(CLI::App& app) {
   command->add_flag(
       "--capacity", options->capacity,
       "instead of --rate: find the largest rate that serves 90 % of every tier well (docs/simulation.md)");
+  add_loop_flags(*command, options->loop);
   add_share_flags(*command, options->share);
   command->add_option("--repeats", options->repeats, "run the trace so often, one after the other")
       ->capture_default_str();

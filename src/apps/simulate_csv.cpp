@@ -21,10 +21,11 @@ std::string field(const std::string& text) {
 }
 
 std::string key(const Run& run) {
-  return fmt::format("{},{},{:g}", field(run.decode_policy), field(run.prefill), run.rate);
+  return fmt::format("{},{},{},{},{:g}", field(run.decode_policy), field(run.prefill), run.experts,
+                     run.verify, run.rate);
 }
 
-constexpr const char* kKey = "decode_policy,prefill,rate";
+constexpr const char* kKey = "decode_policy,prefill,expert_policy,verify,rate";
 
 template <class... A>
 void line(std::string& out, fmt::format_string<A...> format, A&&... values) {

@@ -55,7 +55,7 @@ Html summary(const std::vector<Run>& runs, bool capacity) {
     const auto number = [](double value, int decimals) {
       return Cell{fmt::format("{:.{}f}", value, decimals), value};
     };
-    rows.push_back({{run.decode_policy, {}},
+    rows.push_back({{decode_name(run), {}},
                     {run.prefill, {}},
                     {fmt::format("{:.4g}", run.rate), run.rate},
                     number(per_second, 2),

@@ -133,6 +133,8 @@ std::string run_name(const Run& run, const std::vector<Run>& runs) {
   };
   std::vector<std::string> parts;
   if (differs(&Run::decode_policy)) parts.push_back(run.decode_policy);
+  if (differs(&Run::experts)) parts.push_back("experts " + run.experts);
+  if (differs(&Run::verify)) parts.push_back("verify " + run.verify);
   if (differs(&Run::prefill)) parts.push_back(run.prefill);
   if (differs(&Run::rate)) parts.push_back(fmt::format("rate {:.4g}", run.rate));
   if (parts.empty()) return run.decode_policy;

@@ -42,6 +42,12 @@ json times_json(const sim::StepTimes& times) {
           {"expert_copies", times.expert_copies / whole}};
 }
 
+/// First in a name, since tables cut its end.
+std::string experts_name(const Run& run) {
+  if (run.experts == "constant") return "";
+  return (run.experts == "off" ? "experts off" : run.experts) + ", ";
+}
+
 json run_json(const Run& run) {
   const sim::Result& r = run.result;
   json tiers = json::array();
@@ -49,6 +55,8 @@ json run_json(const Run& run) {
   const double cpu = std::max(run.cpu_s, 1e-9);
   return {{"decode_policy", run.decode_policy},
           {"prefill", run.prefill},
+          {"expert_policy", run.experts},
+          {"verify", run.verify},
           {"rate", run.rate},
           {"submitted", r.submitted},
           {"finished", r.finished},
@@ -96,7 +104,7 @@ void print_comparison(const std::vector<Run>& runs, const report::Style& style) 
     const sim::Result& r = run.result;
     const double span = std::max(base::to_seconds(r.span), 1e-9);
     const double prompts = std::max(static_cast<double>(r.prompt_tokens), 1.0);
-    table.add_row({run.decode_policy, run.prefill, fmt::format("{:g}", run.rate),
+    table.add_row({decode_name(run), run.prefill, fmt::format("{:g}", run.rate),
                    fmt::format("{:.2f}", static_cast<double>(r.finished) / span),
                    seconds(r.all.ttft.quantile_s(0.5)), seconds(r.all.ttft.quantile_s(0.99)),
                    fmt::format("{:.2f}", r.all.tpot.quantile_s(0.5) * 1e3),
@@ -148,8 +156,9 @@ void print_losses(const std::vector<Run>& runs, const report::Style& style) {
     for (const auto& [name, times] : {std::pair{"prefill, ", &run.result.prefill_times},
                                       std::pair{"decode, ", &run.result.decode_times}}) {
       const double whole = std::max(times->sum(), 1e-9) / 100;
-      std::vector<std::string> cells{name + (name[0] == 'p' ? run.prefill : run.decode_policy),
-                                     fmt::format("{:g}", run.rate)};
+      std::vector<std::string> cells{
+          name + (name[0] == 'p' ? experts_name(run) + run.prefill : decode_name(run)),
+          fmt::format("{:g}", run.rate)};
       for (const double part :
            {times->ideal, times->attention_wait, times->batch_wait, times->padding, times->expert_imbalance,
             times->expert_drift, times->expert_moves, times->expert_copies}) {
@@ -168,6 +177,10 @@ std::int64_t memory_peak_bytes() {
 }
 
 }  // namespace
+
+std::string decode_name(const Run& run) {
+  return experts_name(run) + (run.verify == "off" ? "" : run.verify + ", ") + run.decode_policy;
+}
 
 void print_runs(const std::vector<Run>& runs, const model::Trace& trace, const model::Scenario& scenario,
                 bool capacity) {

@@ -14,11 +14,16 @@ namespace trimtab::apps {
 /// One simulation, and what it was of.
 struct Run {
   std::string decode_policy, prefill;
+  std::string experts = "constant",
+              verify = "off";  // who balances experts, and says what drafts are verified
   double rate = 1;
   double cpu_s = 0;
   sim::Result result;
   std::optional<sim::Recording> recording;  // when files are to be written from it
 };
+
+/// "repair, group, waterline": the decode side's policies, without what is not modelled.
+std::string decode_name(const Run& run);
 
 /// Tables for a terminal: runs side by side, where the steps' time went, and for a single run its tiers.
 /// `capacity`: the rates are found ones.

@@ -26,10 +26,20 @@ void read_ns(StrictTable& table, std::string_view key, base::Nanos& out) {
 
 }  // namespace
 
+const std::vector<std::string_view>& expert_policy_words() {
+  static const std::vector<std::string_view> words{"constant",  "off",         "redundancy",
+                                                   "deepinfer", "incremental", "repair"};
+  return words;
+}
+
+const std::vector<std::string_view>& verify_policy_words() {
+  static const std::vector<std::string_view> words{"off", "fixed", "published", "group"};
+  return words;
+}
+
 void read_experts(StrictTable table, model::ExpertModel& out) {
   auto policy = static_cast<std::size_t>(out.policy), skew = static_cast<std::size_t>(out.skew);
-  table.read_choice("policy", policy,
-                    {"constant", "off", "redundancy", "deepinfer", "incremental", "repair"});
+  table.read_choice("policy", policy, expert_policy_words());
   out.policy = static_cast<model::ExpertPolicy>(policy);
   table.read("experts", out.experts, 0, 65'536);
   table.read("per_token", out.per_token, 0, 1'024);
@@ -52,7 +62,7 @@ void read_experts(StrictTable table, model::ExpertModel& out) {
 
 void read_verify(StrictTable table, model::VerifyModel& out) {
   auto policy = static_cast<std::size_t>(out.policy);
-  table.read_choice("policy", policy, {"off", "fixed", "published", "group"});
+  table.read_choice("policy", policy, verify_policy_words());
   out.policy = static_cast<model::VerifyPolicy>(policy);
   table.read("drafts", out.drafts, 1, 32);
   table.read("accept_mean", out.accept_mean, -20.0, 20.0);

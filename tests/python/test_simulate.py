@@ -176,3 +176,31 @@ def test_rows_that_no_request_has_are_refused_with_their_line(files, tmp_path, r
 def test_what_cannot_be_asked_of_a_trace(files, arguments, said):
     out = simulate(files[0], '--trace', files[1], *arguments)
     assert out.returncode == 1 and said in out.stderr, out.stderr
+
+
+def test_expert_policies_and_verification_compare(files, tmp_path):
+    out = simulate(files[0], '--trace', files[1], '--expert-policy', 'off', 'repair', '--verify', 'fixed', 'group', '--json',
+                   '--csv', tmp_path / 'csv')
+    assert out.returncode == 0, out.stderr
+    runs = json.loads(out.stdout)['runs']
+    assert [(run['expert_policy'], run['verify']) for run in runs] == [
+        ('off', 'fixed'), ('off', 'group'), ('repair', 'fixed'), ('repair', 'group')]
+    assert len({run['event_hash'] for run in runs}) == 4
+    for run in runs:
+        parts = run['decode_steps']
+        assert run['finished'] == 300 and abs(sum(parts.values()) - 1) < 1e-6
+        assert (parts['expert_copies'] > 0) == (run['expert_policy'] == 'repair')
+    uneven = [run['decode_steps']['expert_imbalance'] + run['decode_steps']['expert_drift'] for run in runs]
+    assert uneven[2] < uneven[0] and uneven[3] < uneven[1]
+    table = (tmp_path / 'csv/runs.csv').read_text().splitlines()
+    assert table[0].startswith('decode_policy,prefill,expert_policy,verify,rate,')
+    assert [line.split(',')[2:4] for line in table[1:]] == [[run['expert_policy'], run['verify']] for run in runs]
+    shown = simulate(files[0], '--trace', files[1], '--expert-policy', 'off', 'deepinfer').stdout
+    assert 'experts off, waterline' in shown and 'decode, deepinfer, waterline' in shown
+
+
+def test_a_policy_that_is_none_names_those_that_are(files):
+    out = simulate(files[0], '--trace', files[1], '--expert-policy', 'deepinfr')
+    assert out.returncode != 0 and 'deepinfer' in out.stderr
+    out = simulate(files[0], '--trace', files[1], '--share', '--verify', 'fixed', 'group')
+    assert out.returncode != 0 and 'one --verify' in out.stderr
