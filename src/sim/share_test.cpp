@@ -176,6 +176,13 @@ TEST(Share, RefusesRunsThatDoNotAddUp) {
   const model::Trace trace = synthetic(200, 5, 9);
   const Result good = run(scenario, trace);
   EXPECT_TRUE(check_conservation(scenario, trace, good));
+  Result struck = good;
+  struck.prefill_tokens -= struck.prefill_tokens / 200;
+  EXPECT_FALSE(check_conservation(scenario, trace, struck));
+  struck.faults.engines_lost = 1;
+  EXPECT_TRUE(check_conservation(scenario, trace, struck)) << "half a percent is what faults may blur";
+  struck.prefill_tokens -= struck.prefill_tokens / 50;
+  EXPECT_FALSE(check_conservation(scenario, trace, struck));
   const auto refused = [&](auto&& spoil, const char* says) {
     Result bad = good;
     spoil(bad);
