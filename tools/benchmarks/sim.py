@@ -14,6 +14,7 @@ BIN = ROOT / 'build/release/bin/trimtab'
 ENGINES = '[model]\nprofile = "deepseek-v3"\n[prefill]\nengines = 16\nranks = 1\n[decode]\ngroups = 16\nranks = 1\n'
 FLEET = '[model]\nprofile = "v3-like"\n[prefill]\nengines = 8\nranks = 8\n[decode]\ngroups = 2\nranks = 32\n'
 RUNS = 3
+PEER_LIMIT_S = 900  # of waiting for one replay: on a busy machine it may not come to an end
 
 # DynoSim models vLLM-like engines and a router; the same trace, as many engines, blocks of the trace's own size.
 _PEER_PROGRAM = '''
@@ -58,8 +59,8 @@ def dynosim(trace, router):
                            check=True, capture_output=True)
             (folder / '.complete').touch()
         out = subprocess.run([python, '-c', _PEER_PROGRAM, trace, router], check=True, capture_output=True, text=True,
-                             env=os.environ | {'DYN_LOG': 'error'}).stdout
-    except (subprocess.CalledProcessError, OSError) as error:
+                             timeout=PEER_LIMIT_S, env=os.environ | {'DYN_LOG': 'error'}).stdout
+    except (subprocess.SubprocessError, OSError) as error:
         print(f'peers: DynoSim cannot be run: {error}', file=sys.stderr)
         return None
     completed, seconds = json.loads(out.strip().splitlines()[-1])
