@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <sys/utsname.h>
 
+#include <cmath>
 #include <fstream>
 #include <iostream>
 #include <memory>
@@ -52,6 +53,10 @@ base::Status write_file(const std::string& path, const std::string& text) {
 }
 
 base::Status fit(const FitOptions& options) {
+  if (std::isnan(options.error_percent_max) || std::isnan(options.outlier_percent_max)) {
+    return base::fail(base::Code::kInvalidArgument,
+                      "--error-max and --outliers-max are numbers of percent, not nan", "cost fit");
+  }
   auto log = io::read_step_log(options.steps_path);
   if (!log) return tl::unexpected(log.error());
   if (log->last_line_torn)

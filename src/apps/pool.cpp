@@ -117,6 +117,14 @@ std::string json(const std::vector<Row>& rows) {
 base::Status layout(const LayoutOptions& options) {
   std::vector<Row> rows;
   for (const std::uint32_t nodes : options.nodes) {
+    if (nodes + options.grow == placement::kShards) {
+      return base::fail(
+          base::Code::kInvalidArgument,
+          fmt::format("{} nodes hold the {} shards of every block, and no node is left to rebuild on "
+                      "when one dies: use 13 to 512",
+                      nodes, placement::kShards),
+          "--nodes");
+    }
     auto row = lay_out(options, nodes);
     if (!row) return tl::unexpected<base::Error>(row.error());
     rows.push_back(std::move(*row));
@@ -144,7 +152,7 @@ void add_pool(CLI::App& app) {
       "  trimtab pool layout --nodes 60 --grow 4     # what moves when four nodes join, and how even it "
       "stays\n\n"
       "docs/policies/placement.md says how.");
-  command->add_option("--nodes", options->nodes, "storage nodes, 12 to 512; several compare")->required();
+  command->add_option("--nodes", options->nodes, "storage nodes, 13 to 512; several compare")->required();
   command->add_option("--racks", options->racks, "racks that the nodes stand in, evenly; 0: not known")
       ->check(CLI::Range(0, 512));
   command->add_option("--grow", options->grow, "so many nodes join afterwards")->check(CLI::Range(0, 500));

@@ -104,6 +104,17 @@ base::Result<Run> capacity_of(const model::Scenario& scenario, const model::Trac
   run.rate = capacity->rate;
   run.cpu_s = cpu_seconds() - started;
   run.result = std::move(capacity->at_rate);
+  if (run.rate == 0) {
+    fmt::print(stderr,
+               "trimtab: {}: no rate serves the trace well; what is said of rate 0 is of the last one "
+               "tried\n",
+               run.prefill);
+  } else if (run.rate >= sim::CapacityOptions{}.rate_most) {
+    fmt::print(stderr,
+               "trimtab: {}: every rate holds, so this trace is too short to load the fleet and the rate "
+               "is no capacity; --repeats runs it more often\n",
+               run.prefill);
+  }
   if (!options.output.records() || run.rate == 0) return run;
   // The search does not record; the run at the rate it found is the same again.
   auto again = run_one(scenario, trace, options, run.rate);
@@ -198,10 +209,11 @@ void add_simulate(CLI::App& app) {
   command->add_option("scenario", options->scenario_path, "TOML; without one, a small default fleet")
       ->check(CLI::ExistingFile);
   add_trace_options(*command, options->source);
-  command
-      ->add_option("--rate", options->rates,
-                   "arrivals (closed loop: conversations) so many times as fast; several compare")
-      ->capture_default_str();
+  CLI::Option* rate =
+      command
+          ->add_option("--rate", options->rates,
+                       "arrivals (closed loop: conversations) so many times as fast; several compare")
+          ->capture_default_str();
   command->add_option("--decode-policy", options->decode_policies,
                       "instead of the scenario's; several compare");
   command->add_option("--prefill-order", options->orders,
@@ -211,11 +223,12 @@ void add_simulate(CLI::App& app) {
       "instead of the scenario's: pull, random, round_robin, power_of_two, least_requests, least_work, "
       "dualpath; several compare");
   command->add_flag("--one-queue", options->one_queue, "pull from one queue instead of tiers");
-  command->add_flag(
+  CLI::Option* capacity = command->add_flag(
       "--capacity", options->capacity,
       "instead of --rate: find the largest rate that serves 90 % of every tier well (docs/simulation.md)");
+  capacity->excludes(rate);
   add_loop_flags(*command, options->loop);
-  add_share_flags(*command, options->share);
+  add_share_flags(*command, options->share)->excludes(rate)->excludes(capacity);
   command->add_option("--repeats", options->repeats, "run the trace so often, one after the other")
       ->capture_default_str();
   command->add_option("--requests-max", options->requests_max, "stop after so many");

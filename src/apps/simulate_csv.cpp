@@ -93,7 +93,7 @@ std::string tiers_csv(const std::vector<Run>& runs, const std::vector<std::strin
 std::string series_csv(const std::vector<Run>& runs) {
   std::string out = kKey;
   out +=
-      ",from_s,width_s,arrivals,finished,failed,queued,prefill_busy,decode_running,decode_kv_tokens,"
+      ",from_s,width_s,arrivals,finished,failed,queued,prefill_rank_work,decode_running,decode_kv_tokens,"
       "decode_kv_busiest_tokens,decode_running_busiest,prompt_tokens,hit_tokens,prefill_share_of_ideal,"
       "decode_share_of_ideal\n";
   const auto sum = [](const std::vector<sim::Series>& of, std::size_t i) {

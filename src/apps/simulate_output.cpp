@@ -24,15 +24,18 @@ void add_output_options(CLI::App& command, OutputOptions& options) {
                   "write runs, tiers and series over time as CSV files into this directory")
       ->group(group);
   command.add_option("--requests", options.requests, "write the times of every request as CSV")->group(group);
-  command
-      .add_option("--timeline", options.timeline,
-                  "write a slice of the (first) run for chrome://tracing or ui.perfetto.dev")
-      ->group(group);
+  CLI::Option* timeline =
+      command
+          .add_option("--timeline", options.timeline,
+                      "write a slice of the (first) run for chrome://tracing or ui.perfetto.dev")
+          ->group(group);
   command.add_option("--timeline-from", options.timeline_from_s, "s after the first arrival")
       ->capture_default_str()
+      ->needs(timeline)
       ->group(group);
   command.add_option("--timeline-for", options.timeline_for_s, "s that the slice is long")
       ->capture_default_str()
+      ->needs(timeline)
       ->group(group);
 }
 

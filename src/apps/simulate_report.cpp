@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/simulate_faults.h"
+#include "apps/simulate_output.h"
 #include "report/table.h"
 
 namespace trimtab::apps {
@@ -48,10 +49,15 @@ std::string experts_name(const Run& run) {
   return (run.experts == "off" ? "experts off" : run.experts) + ", ";
 }
 
-json run_json(const Run& run) {
+json run_json(const Run& run, const std::vector<std::string>& names) {
   const sim::Result& r = run.result;
   json tiers = json::array();
-  for (const sim::Latencies& tier : r.tiers) tiers.push_back(latencies_json(tier));
+  for (std::size_t t = 0; t < r.tiers.size(); ++t) {
+    json tier = latencies_json(r.tiers[t]);
+    tier["context"] = t < names.size() ? names[t] : "";
+    tier["served_well_share"] = r.tiers[t].share_served_well();
+    tiers.push_back(std::move(tier));
+  }
   const double cpu = std::max(run.cpu_s, 1e-9);
   return {{"decode_policy", run.decode_policy},
           {"prefill", run.prefill},
@@ -82,6 +88,9 @@ json run_json(const Run& run) {
           {"cpu_s", run.cpu_s},
           {"requests_per_cpu_s", static_cast<double>(r.finished) / cpu}};
 }
+
+/// Narrower, the names that tell the rows apart would be cut: "waterline" and "waterline_hazard" alike.
+constexpr int kWidth = 200;
 
 std::string seconds(double value) {
   return value < 10 ? fmt::format("{:.3f}", value) : fmt::format("{:.1f}", value);
@@ -184,7 +193,8 @@ std::string decode_name(const Run& run) {
 
 void print_runs(const std::vector<Run>& runs, const model::Trace& trace, const model::Scenario& scenario,
                 bool capacity) {
-  const report::Style style = report::terminal_style(STDOUT_FILENO);
+  report::Style style = report::terminal_style(STDOUT_FILENO);
+  style.width = std::max(style.width, kWidth);
   const model::ClusterConfig& cluster = scenario.cluster;
   std::cout << fmt::format("{} requests of {} on {}: {} prefill engines x {}, {} decode groups x {}\n",
                            runs[0].result.submitted, trace.name, scenario.profile.name,
@@ -203,7 +213,7 @@ void print_runs(const std::vector<Run>& runs, const model::Trace& trace, const m
 std::string runs_json(const std::vector<Run>& runs, const model::Trace& trace,
                       const model::Scenario& scenario) {
   json all = json::array();
-  for (const Run& run : runs) all.push_back(run_json(run));
+  for (const Run& run : runs) all.push_back(run_json(run, tier_names(scenario.report_bounds_tokens)));
   return json{{"trace", trace.name},
               {"profile", scenario.profile.name},
               {"memory_peak_bytes", memory_peak_bytes()},

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -144,28 +145,37 @@ void print_saturated(const sim::ShareReport& report, const report::Style& style)
 
 }  // namespace
 
-void add_share_flags(CLI::App& command, ShareFlags& flags) {
-  command.add_flag(
+CLI::Option* add_share_flags(CLI::App& command, ShareFlags& flags) {
+  CLI::Option* share = command.add_flag(
       "--share", flags.share,
       "instead of --rate: how close to the ideal, by both definitions, beside one FIFO queue and "
       "round robin (docs/share.md)");
   command.add_option("--seeds", flags.seeds, "--share: so many draws of the arrivals; intervals are 95 %")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1000));
+      ->check(CLI::Range(1, 1000))
+      ->needs(share);
   command.add_option("--share-precision", flags.precision, "--share: relative, of each capacity")
       ->capture_default_str()
-      ->check(CLI::Range(1e-4, 0.5));
-  command.add_flag("--no-capacity", flags.without_capacity, "--share: throughput at saturation only; faster");
+      ->check(CLI::Range(1e-4, 0.5))
+      ->needs(share);
+  command.add_flag("--no-capacity", flags.without_capacity, "--share: throughput at saturation only; faster")
+      ->needs(share);
   command
       .add_option("--share-stages", flags.stages,
                   "--share: what is measured at saturation: whole, prefill, decode; or none")
       ->check(CLI::IsMember({"whole", "prefill", "decode", "none"}))
-      ->capture_default_str();
+      ->capture_default_str()
+      ->needs(share);
+  return share;
 }
 
 base::Status simulate_share(const model::Scenario& scenario, const model::Trace& trace,
                             const sim::WorkloadOptions& workload, const ShareFlags& flags, bool as_json,
                             bool shows) {
+  if (std::isnan(flags.precision)) {
+    return base::fail(base::Code::kInvalidArgument, "a precision of nan: use a number from 0.0001 to 0.5",
+                      "--share-precision");
+  }
   sim::ShareOptions options;
   options.seeds = flags.seeds;
   options.workload = workload;
@@ -186,7 +196,8 @@ base::Status simulate_share(const model::Scenario& scenario, const model::Trace&
     std::cout << report_json(*report, trace) << "\n";
     return {};
   }
-  const report::Style style = report::terminal_style(STDOUT_FILENO);
+  report::Style style = report::terminal_style(STDOUT_FILENO);
+  style.width = std::max(style.width, 200);  // the names tell the rows apart
   std::cout << fmt::format(
       "{} of {}, {} seeds (± 95 %). Both are shares of this model's ideal, on this trace and fleet; they say "
       "nothing about any figure published for another system.\n\n",

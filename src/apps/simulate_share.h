@@ -18,7 +18,7 @@ struct ShareFlags {
   double precision = 0.01;
   std::vector<std::string> stages = {"whole", "prefill", "decode"};
 };
-void add_share_flags(CLI::App& command, ShareFlags& flags);
+CLI::Option* add_share_flags(CLI::App& command, ShareFlags& flags);
 
 /// Measures and prints. Errors: the simulation's, and broken conservation; then nothing is printed.
 base::Status simulate_share(const model::Scenario& scenario, const model::Trace& trace,

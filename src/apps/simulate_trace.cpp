@@ -35,7 +35,7 @@ void add_trace_options(CLI::App& command, TraceSource& source) {
   command.add_option("--from-s", reader.from_s, "only what arrives from here on")->capture_default_str();
   command.add_option("--for-s", reader.for_s, "and only for so long; 0: to the end")->capture_default_str();
   command.add_option("--clients", reader.clients, "client models: only so many, the busiest; 0: all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1'000'000}))
       ->capture_default_str();
   command.add_option("--trace-seed", reader.seed, "client models: seed of the drawn requests")
       ->capture_default_str();
@@ -44,7 +44,7 @@ void add_trace_options(CLI::App& command, TraceSource& source) {
   command
       .add_option("--resample", source.resample_seed,
                   "make the trace stationary: its conversations shuffled by this seed, at its mean rate")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(std::int64_t{0}, INT64_MAX));
   command.add_option("--resample-arrivals", source.arrivals, "poisson, or even")
       ->check(CLI::IsMember({"poisson", "even"}))
       ->capture_default_str();

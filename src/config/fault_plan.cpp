@@ -21,10 +21,9 @@ bool of_engines(FaultKind kind) {
 }
 
 void read_span(StrictTable& table, std::string_view key, base::Nanos& out) {
-  if (!table.has(key)) return;
   double seconds = 0;
-  table.read(key, seconds, 0, kYearS);
-  out = nanos(seconds);
+  table.read(key, seconds, 0, kYearS);  // first: what is read becomes known, and is named to a misspeller
+  if (table.has(key)) out = nanos(seconds);
 }
 
 /// When: at a time, or at random ones.

@@ -75,6 +75,8 @@ TEST(FaultPlan, AScenarioMayHaveItsOwn) {
 TEST(FaultPlan, UnknownWordsNameTheNearestAndTheLine) {
   EXPECT_THAT(refused("[[fault]]\nkind = \"queue\"\nat_s = 1\nfor_ss = 2\n"),
               AllOf(HasSubstr("for_s"), HasSubstr("4")));
+  EXPECT_THAT(refused("[[fault]]\nkind = \"queue\"\nat_s = 1\nfors = 3\n"),
+              HasSubstr("did you mean 'fault.for_s'?"));
   EXPECT_THAT(refused("[[fault]]\nkind = \"engin\"\nrole = \"decode\"\nat_s = 1\n"), HasSubstr("engine"));
   EXPECT_THAT(refused("[[fault]]\nkind = \"engine\"\nrole = \"decoder\"\nat_s = 1\n"), HasSubstr("decode"));
   EXPECT_THAT(refused("[[faults]]\nkind = \"queue\"\nat_s = 1\n"), HasSubstr("fault"));

@@ -63,6 +63,7 @@ base::Result<Capacity> find_capacity(const model::Scenario& scenario, const mode
     ++capacity.runs;
     const bool held = holds(result, options.share);
     if (tried) tried(at, held);
+    if (!held && capacity.rate == 0) capacity.at_rate = std::move(result);
     if (held && at > capacity.rate) {
       capacity.rate = at;
       capacity.at_rate = std::move(result);

@@ -145,6 +145,18 @@ TEST(Workload, TheLimitIsOfRequestsNotOfConversations) {
   EXPECT_EQ(workload.requests_total(), 4);
 }
 
+TEST(Workload, ArrivalsThatNoClockCanHoldAreRefused) {
+  const model::Trace trace =
+      trace_of(false, {{Nanos{0}, {}, 10, 1, 0}, {Nanos{1'000'000'000}, {}, 10, 1, 1}});
+  WorkloadOptions options;
+  options.rate = 1e-9;
+  EXPECT_TRUE(Workload::make(trace, options)) << "32 years";
+  options.rate = 1e-10;
+  const auto refused = Workload::make(trace, options);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("100 can be simulated"), std::string::npos);
+}
+
 TEST(Workload, RepeatsHaveContentsOfTheirOwn) {
   model::Trace trace = trace_of(false, {{Nanos{0}, {}, 10, 1, 0, 0, 0, 1}});
   trace.runs = {{5, 2}};

@@ -113,6 +113,19 @@ TEST(ScenarioOutcomes, AreWhatTheFilesSay) {
   const Result nobody = fast("nobody_left");
   EXPECT_GT(nobody.unfinished + nobody.failed, 0U);
   EXPECT_THAT(nobody.failures, ::testing::Not(::testing::IsEmpty()));
+
+  model::Scenario no_decode = config::load_scenario("tests/scenarios/nobody_left.toml", "profiles").value();
+  no_decode.faults = {};
+  model::Fault fault;
+  fault.kind = model::FaultKind::kEngine;
+  fault.role = model::Role::kDecode;
+  fault.at = Nanos{1'000'000'000};
+  no_decode.faults.faults = {fault};
+  const Result none = testing::simulate(no_decode, testing::arrivals(250, 2.5, 11));
+  EXPECT_GT(none.unfinished, 240U);
+  EXPECT_GT(none.span, Nanos{}) << "the prefill engines worked, though nothing ended";
+  EXPECT_GT(none.prefill_busy, 0);
+  EXPECT_LE(none.prefill_busy, 1) << "a share of the time";
 }
 
 }  // namespace

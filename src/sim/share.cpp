@@ -77,7 +77,7 @@ struct Measuring {
     if (!found) return tl::unexpected<base::Error>(found.error());
     out.capacity.push_back(found->rate);
     const double hours = std::max(base::to_seconds(found->at_rate.span) / 3600, 1e-9);
-    out.sessions_per_hour.push_back(static_cast<double>(trace.conversations) / hours);
+    out.sessions_per_hour.push_back(found->rate > 0 ? static_cast<double>(trace.conversations) / hours : 0);
     return {};
   }
 

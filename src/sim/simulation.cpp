@@ -256,7 +256,8 @@ Result Simulation::collect() {
   while (result_.samples.size() < sample_times_.size())
     result_.samples.push_back(sample(sample_times_[result_.samples.size()]));
   result_.unfinished = live_;
-  result_.span = last_end_ - first_arrival_;
+  // What nobody could serve any more never ended; the engines may have worked after the last that did.
+  result_.span = (live_ > 0 ? queue_.now() : last_end_) - first_arrival_;
   result_.evicted_blocks = pool_.evicted();
   result_.storage.node_bytes = pool_.node_bytes();
   const std::uint64_t unencodable = result_.vision.unencodable;

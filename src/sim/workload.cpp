@@ -8,6 +8,8 @@
 namespace trimtab::sim {
 namespace {
 
+constexpr double kSpanMaxNs = 3.2e18;  // 100 years, with room for what happens after the last arrival
+
 Nanos scaled(Nanos span, double rate) {
   return Nanos{static_cast<std::int64_t>(static_cast<double>(span.value) / rate)};
 }
@@ -52,7 +54,18 @@ base::Result<Workload> Workload::make(const model::Trace& trace, const WorkloadO
     return bad(fmt::format("at most {} requests: nothing to simulate", options.requests_max));
   if (options.start_span.value < 0) return bad("conversations cannot start over a negative span");
   if (trace.requests.empty()) return bad("the trace has no request");
-  return Workload(trace, options);
+  Workload workload(trace, options);
+  const Nanos last = workload.starts_.at.empty() ? Nanos{} : workload.starts_.at.back();
+  const double recorded_ns =
+      static_cast<double>(options.repeats - 1) * static_cast<double>(workload.starts_.span.value) +
+      static_cast<double>(last.value);
+  if (recorded_ns > kSpanMaxNs || recorded_ns / options.rate > kSpanMaxNs) {
+    return bad(
+        fmt::format("at a rate of {:g}, repeated {} times, the last request would arrive after {:.3g} "
+                    "years: 100 can be simulated",
+                    options.rate, options.repeats, recorded_ns / options.rate / 3.156e16));
+  }
+  return workload;
 }
 
 Workload::Workload(const model::Trace& trace, const WorkloadOptions& options)

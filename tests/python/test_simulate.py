@@ -94,6 +94,31 @@ def test_bad_input_names_the_value_and_the_fix(files, arguments, said):
     assert said in out.stderr
 
 
+@pytest.mark.parametrize('arguments', [['--share', '--rate', '2'], ['--share', '--capacity'], ['--capacity', '--rate', '2'],
+                                       ['--no-capacity'], ['--seeds', '5'], ['--timeline-from', '5']])
+def test_flags_that_would_do_nothing_are_refused(files, arguments):
+    out = simulate(files[0], '--trace', files[1], *arguments)
+    assert out.returncode != 0 and out.stdout == '', out.stdout
+
+
+def test_a_trace_from_a_pipe_is_the_same_trace(files):
+    out = subprocess.run([BIN, 'simulate', files[0], '--trace', '/dev/stdin', '--json'], text=True, capture_output=True,
+                         stdin=subprocess.Popen(['cat', files[1]], stdout=subprocess.PIPE).stdout, check=False)
+    assert out.returncode == 0, out.stderr
+    assert json.loads(out.stdout)['runs'][0]['event_hash'] == one_run(files[0], '--trace', files[1])['event_hash']
+
+
+def test_a_capacity_that_nothing_bounds_or_reaches_says_so(files, tmp_path):
+    trace = tmp_path / 'one.csv'
+    trace.write_text('arrival_s,prompt_tokens,output_tokens\n0,100,5\n')
+    out = simulate(files[0], '--trace', trace, '--capacity')
+    assert out.returncode == 0 and 'every rate holds' in out.stderr
+    trace.write_text('arrival_s,prompt_tokens,output_tokens\n0,99000000,5\n')
+    out = simulate(files[0], '--trace', trace, '--capacity')
+    assert 'no rate serves the trace well' in out.stderr
+    assert 'leaves no room for an answer' in out.stderr, 'and why'
+
+
 def test_traces_of_one_request_and_of_none(files, tmp_path):
     one = tmp_path / 'one.csv'
     one.write_text('arrival_s,prompt_tokens,output_tokens\n0,100,5\n')
