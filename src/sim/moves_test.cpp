@@ -6,6 +6,7 @@
 
 #include "base/prng.h"
 #include "sim/simulation.h"
+#include "sim/test_workloads.h"
 
 namespace trimtab::sim {
 namespace {
@@ -13,28 +14,14 @@ namespace {
 constexpr std::int64_t kRequests = 500;
 
 model::Scenario scenario(SimulationSpeed speed, std::int64_t moves_per_1000) {
-  model::Scenario made;
+  model::Scenario made = testing::small_fleet(2, 1);
   made.speed = speed;
   made.report_interval = Nanos{200'000'000};
-  made.profile.cost = model::QuadraticCost{20'000'000, 83'000'000, 1'270};
-  made.profile.context_limit = TokenCount{1 << 20};
-  made.profile.kv.block_bytes = base::Bytes{114'048};
   model::ClusterConfig& cluster = made.cluster;
-  cluster.prefill.engines = 2;
-  cluster.prefill.ranks = 2;
-  cluster.prefill.kv_blocks = 20'000;
-  cluster.prefill.quota_scope = model::QuotaScope::kWholeStep;
-  cluster.prefill.lease_ms = 3'600'000;
-  cluster.decode.groups = 1;
   cluster.decode.ranks = 8;
-  cluster.decode.kv_blocks = 4'000;
-  cluster.decode.max_running = 128;
   cluster.decode.policy = "round_robin";  // leaves something to repair
   cluster.decode.moves_per_1000 = moves_per_1000;
   cluster.decode.move_interval_ms = 100;
-  cluster.vision.machines = 0;
-  cluster.gateway.requests_in_flight_max = 1'000'000;
-  cluster.gateway.queue_quota_limit_ms = 100'000'000;
   return made;
 }
 
@@ -61,9 +48,7 @@ model::Trace trace() {
   return made;
 }
 
-Result run(const model::Scenario& of) {
-  return Simulation::make(of, Workload::make(trace(), {}).value()).value()->run();
-}
+Result run(const model::Scenario& of) { return testing::simulate(of, trace()); }
 
 class MovesAtBothSpeeds : public ::testing::TestWithParam<SimulationSpeed> {};
 INSTANTIATE_TEST_SUITE_P(Simulation, MovesAtBothSpeeds,

@@ -11,28 +11,16 @@
 #include "sim/fluid.h"
 #include "sim/ideal.h"
 #include "sim/simulation.h"
+#include "sim/test_workloads.h"
 
 namespace trimtab::sim {
 namespace {
 
 model::Scenario small() {
-  model::Scenario scenario;
-  scenario.profile.cost = model::QuadraticCost{20'000'000, 83'000'000, 1'270};
-  scenario.profile.context_limit = TokenCount{1 << 20};
-  scenario.profile.kv.block_bytes = base::Bytes{114'048};
-  model::ClusterConfig& cluster = scenario.cluster;
-  cluster.prefill.engines = 2;
-  cluster.prefill.ranks = 4;
-  cluster.prefill.kv_blocks = 20'000;
-  cluster.prefill.quota_scope = model::QuotaScope::kWholeStep;
-  cluster.prefill.lease_ms = 3'600'000;
-  cluster.decode.groups = 1;
-  cluster.decode.ranks = 4;
-  cluster.decode.kv_blocks = 4'000;
-  cluster.decode.max_running = 64;
-  cluster.vision.machines = 0;
-  cluster.gateway.requests_in_flight_max = cluster.gateway.requests_queued_max = 1'000'000;
-  cluster.gateway.queue_quota_limit_ms = 100'000'000;
+  model::Scenario scenario = testing::small_fleet(2, 1);
+  scenario.cluster.prefill.ranks = 4;
+  scenario.cluster.decode.max_running = 64;
+  scenario.cluster.gateway.requests_queued_max = 1'000'000;
   return scenario;
 }
 
@@ -63,9 +51,7 @@ void share_prefix(model::Trace& trace, std::uint32_t blocks) {
   }
 }
 
-Result run(const model::Scenario& scenario, const model::Trace& trace) {
-  return Simulation::make(scenario, Workload::make(trace, {}).value()).value()->run();
-}
+using testing::simulate;
 
 TEST(Ideal, CostsAreTheProfilesAndHitsThoseOfWhatCameBefore) {
   model::Trace trace;
@@ -174,7 +160,7 @@ TEST(Share, RefusesRunsThatDoNotAddUp) {
   model::Scenario scenario = small();
   scenario.keep_requests = true;
   const model::Trace trace = synthetic(200, 5, 9);
-  const Result good = run(scenario, trace);
+  const Result good = simulate(scenario, trace);
   EXPECT_TRUE(check_conservation(scenario, trace, good));
   Result struck = good;
   struck.prefill_tokens -= struck.prefill_tokens / 200;
@@ -242,9 +228,9 @@ TEST(ContextParallelRun, LongPromptsAreTheWholeGroups) {
   scenario.cluster.prefill.engines = 1;
   model::Trace trace = synthetic(40, 0.5, 4);
   trace.requests[10].prompt_tokens = 100'000;
-  const Result alone = run(scenario, trace);
+  const Result alone = simulate(scenario, trace);
   scenario.cluster.prefill.context_parallel_quotas = 8;
-  const Result together = run(scenario, trace);
+  const Result together = simulate(scenario, trace);
   EXPECT_TRUE(check_conservation(scenario, trace, together));
   const auto ttft = [](const Result& of) {
     for (const RequestTimes& each : of.requests) {

@@ -8,69 +8,24 @@
 #include "base/prng.h"
 #include "policy/prefill/assignment.h"
 #include "sim/capacity.h"
+#include "sim/test_workloads.h"
 
 namespace trimtab::sim {
 namespace {
 
-model::Scenario small(std::uint32_t prefill_engines = 2, std::uint32_t decode_groups = 2) {
-  model::Scenario scenario;
-  scenario.profile.cost =
-      model::QuadraticCost{20'000'000, 83'000'000, 1'270};  // 12,000 tokens/s, twice that at 64K
-  scenario.profile.context_limit = TokenCount{1 << 20};
-  scenario.profile.kv.block_bytes = base::Bytes{114'048};
-  model::ClusterConfig& cluster = scenario.cluster;
-  cluster.prefill.engines = prefill_engines;
-  cluster.prefill.ranks = 2;
-  cluster.prefill.kv_blocks = 20'000;
-  cluster.prefill.quota_scope = model::QuotaScope::kWholeStep;
-  cluster.prefill.lease_ms = 3'600'000;
-  cluster.decode.groups = decode_groups;
-  cluster.decode.ranks = 4;
-  cluster.decode.kv_blocks = 4'000;
-  cluster.decode.max_running = 128;
-  cluster.vision.machines = 0;
-  cluster.gateway.requests_in_flight_max = 1'000'000;
-  cluster.gateway.queue_quota_limit_ms = 100'000'000;
-  return scenario;
-}
-
-/// Poisson arrivals of lognormal prompts in conversations that share prefixes.
-model::Trace synthetic(std::int64_t requests, double per_second, std::uint64_t seed, double median = 3'000) {
-  model::Trace trace;
-  trace.block_tokens = 128;
-  base::Prng prng(seed);
-  double at = 0;
-  for (std::int64_t i = 0; i < requests; ++i) {
-    at += prng.exponential(1.0 / per_second);
-    model::TraceRequest request;
-    request.arrival = Nanos{static_cast<std::int64_t>(at * 1e9)};
-    request.prompt_tokens =
-        1 + static_cast<std::int64_t>(std::min(median * std::exp(prng.normal()), 100'000.0));
-    request.output_tokens = 1 + static_cast<std::int64_t>(prng.exponential(200));
-    request.conversation = static_cast<std::uint32_t>(i);
-    request.runs_begin = static_cast<std::uint32_t>(trace.runs.size());
-    request.runs_count = 1;
-    trace.runs.push_back(
-        {(1 + prng.below(50)) << 32U, static_cast<std::uint32_t>(request.prompt_tokens / 128)});
-    trace.requests.push_back(request);
-  }
-  trace.conversations = static_cast<std::uint32_t>(requests);
-  return trace;
-}
-
-Result run(const model::Scenario& scenario, const model::Trace& trace, WorkloadOptions options = {}) {
-  return Simulation::make(scenario, Workload::make(trace, options).value()).value()->run();
-}
+using testing::arrivals;
+using testing::simulate;
+using testing::small_fleet;
 
 class BothSpeeds : public ::testing::TestWithParam<SimulationSpeed> {};
 INSTANTIATE_TEST_SUITE_P(Simulation, BothSpeeds,
                          ::testing::Values(SimulationSpeed::kExact, SimulationSpeed::kFast));
 
 TEST_P(BothSpeeds, EveryRequestEndsAndEveryTokenIsCountedOnce) {
-  model::Scenario scenario = small();
+  model::Scenario scenario = small_fleet();
   scenario.speed = GetParam();
-  const model::Trace trace = synthetic(400, 2.0, 7);
-  const Result result = run(scenario, trace);
+  const model::Trace trace = arrivals(400, 2.0, 7);
+  const Result result = simulate(scenario, trace);
   EXPECT_EQ(result.finished, 400U);
   EXPECT_EQ(result.failed + result.unfinished, 0U);
   std::int64_t prompts = 0, outputs = 0;
@@ -85,11 +40,11 @@ TEST_P(BothSpeeds, EveryRequestEndsAndEveryTokenIsCountedOnce) {
 }
 
 TEST_P(BothSpeeds, TwiceTheSame) {
-  model::Scenario scenario = small();
+  model::Scenario scenario = small_fleet();
   scenario.speed = GetParam();
   scenario.decode.tokens_per_step = 2.6;
-  const model::Trace trace = synthetic(200, 3.0, 9);
-  const Result once = run(scenario, trace), again = run(scenario, trace);
+  const model::Trace trace = arrivals(200, 3.0, 9);
+  const Result once = simulate(scenario, trace), again = simulate(scenario, trace);
   EXPECT_EQ(once.event_hash, again.event_hash);
   EXPECT_EQ(once.events, again.events);
   EXPECT_EQ(once.all.ttft.quantile_s(0.99), again.all.ttft.quantile_s(0.99));
@@ -97,60 +52,59 @@ TEST_P(BothSpeeds, TwiceTheSame) {
 
 // The blocks that an answer fills are in the pool as those of a prompt are, once the trace has ids for them.
 TEST_P(BothSpeeds, ASecondTurnHitsTheAnswerOfTheFirst) {
-  model::Scenario scenario = small();
+  model::Scenario scenario = small_fleet();
   scenario.speed = GetParam();
-  scenario.keep_requests = true;
   model::Trace trace;
   trace.block_tokens = 128;
   // 100 + 414 tokens: the last one is drawn and not computed, and the first 513 fill four blocks.
   trace.requests.push_back({Nanos{0}, {}, 100, 414, 0, 0, 0, 1});
   trace.requests.push_back({Nanos{600'000'000'000}, {}, 700, 5, 1, 0, 1, 2});
   trace.runs = {{1, 4}, {1, 4}, {100, 1}};
-  const Result known = run(scenario, trace);
+  const Result known = simulate(scenario, trace);
   ASSERT_EQ(known.requests.size(), 2U);
   EXPECT_EQ(known.requests[1].hit, 512) << "prompt and answer";
   trace.requests[0].output_tokens = 412;  // the token that would fill the fourth is the last one
-  EXPECT_EQ(run(scenario, trace).requests[1].hit, 384);
+  EXPECT_EQ(simulate(scenario, trace).requests[1].hit, 384);
   trace.runs[0].count = 1;  // the trace has no ids for the answer
-  EXPECT_EQ(run(scenario, trace).requests[1].hit, 128);
+  EXPECT_EQ(simulate(scenario, trace).requests[1].hit, 128);
 }
 
 TEST_P(BothSpeeds, StepsWaitForTheSlowRank) {
-  model::Scenario scenario = small(2, 1);
+  model::Scenario scenario = small_fleet(2, 1);
   scenario.speed = GetParam();
   scenario.cluster.decode.policy = "round_robin";
   scenario.profile.decode_step.attention_ns_per_kv_token = 100;
   scenario.profile.decode_step.dispatch_ns_per_request = 100'000;
-  const model::Trace trace = synthetic(300, 4.0, 5);
-  const Result even = run(scenario, trace);
+  const model::Trace trace = arrivals(300, 4.0, 5);
+  const Result even = simulate(scenario, trace);
   const std::size_t ranks = scenario.cluster.decode.ranks;
   scenario.cluster.decode.speeds_permille.assign(ranks, 1'000);
-  EXPECT_EQ(run(scenario, trace).event_hash, even.event_hash);
+  EXPECT_EQ(simulate(scenario, trace).event_hash, even.event_hash);
   scenario.cluster.decode.speeds_permille.assign(ranks, 500);
-  const Result half = run(scenario, trace);
+  const Result half = simulate(scenario, trace);
   scenario.cluster.decode.speeds_permille.assign(ranks, 1'000);
   scenario.cluster.decode.speeds_permille[1] = 500;
-  const Result one = run(scenario, trace);
+  const Result one = simulate(scenario, trace);
   EXPECT_GT(one.all.tpot.mean_s(), even.all.tpot.mean_s() * 1.02);
   EXPECT_LT(one.all.tpot.mean_s(), half.all.tpot.mean_s());
   EXPECT_LT(one.decode_times.share(), even.decode_times.share()) << "what is lost to waiting grows";
   // A placement that knows the speeds gives the slow rank less.
   scenario.cluster.decode.policy = "waterline_hold";
-  const Result knows = run(scenario, trace);
+  const Result knows = simulate(scenario, trace);
   EXPECT_LT(knows.all.tpot.mean_s(), one.all.tpot.mean_s());
 }
 
 TEST_P(BothSpeeds, PreemptedRequestsComeBackAndLoseNothing) {
-  model::Scenario scenario = small(2, 1);
+  model::Scenario scenario = small_fleet(2, 1);
   scenario.speed = GetParam();
   scenario.cluster.decode.kv_blocks = 60;
   scenario.cluster.decode.headroom_tokens = 128;
-  model::Trace trace = synthetic(120, 20.0, 3, 500);
+  model::Trace trace = arrivals(120, 20.0, 3, 500);
   for (model::TraceRequest& request : trace.requests) {
     request.prompt_tokens = std::min<std::int64_t>(request.prompt_tokens, 2'000);
     request.output_tokens *= 5;
   }
-  const Result result = run(scenario, trace);
+  const Result result = simulate(scenario, trace);
   EXPECT_GT(result.preemptions, 0U);
   EXPECT_EQ(result.finished + result.failed, 120U);
   EXPECT_EQ(result.unfinished, 0U);
@@ -162,9 +116,8 @@ TEST_P(BothSpeeds, PreemptedRequestsComeBackAndLoseNothing) {
 }
 
 TEST_P(BothSpeeds, ClosedLoopsStartTheNextTurnAfterTheLastHasEnded) {
-  model::Scenario scenario = small();
+  model::Scenario scenario = small_fleet();
   scenario.speed = GetParam();
-  scenario.keep_requests = true;
   model::Trace trace;
   trace.closed_loop = true;
   const Nanos think{2'000'000'000};
@@ -175,7 +128,7 @@ TEST_P(BothSpeeds, ClosedLoopsStartTheNextTurnAfterTheLastHasEnded) {
   }
   WorkloadOptions options;
   options.start_span = Nanos{10'000'000'000};
-  const Result result = run(scenario, trace, options);
+  const Result result = simulate(scenario, trace, options);
   ASSERT_EQ(result.requests.size(), 100U);
   std::vector<RequestTimes> times(100);
   for (const RequestTimes& one : result.requests) times[one.request] = one;
@@ -186,12 +139,11 @@ TEST_P(BothSpeeds, ClosedLoopsStartTheNextTurnAfterTheLastHasEnded) {
 }
 
 TEST_P(BothSpeeds, OneRequestTakesWhatItsPartsTake) {
-  model::Scenario scenario = small(1, 1);
+  model::Scenario scenario = small_fleet(1, 1);
   scenario.speed = GetParam();
-  scenario.keep_requests = true;
   model::Trace trace;
   trace.requests.push_back({Nanos{0}, {}, 1'200, 11, 0, 0});
-  const Result result = run(scenario, trace);
+  const Result result = simulate(scenario, trace);
   ASSERT_EQ(result.requests.size(), 1U);
   const RequestTimes& times = result.requests[0];
   const policy::CostModel cost(scenario.profile.cost, scenario.cluster.prefill.quota_scope);
@@ -211,16 +163,16 @@ TEST_P(BothSpeeds, OneRequestTakesWhatItsPartsTake) {
 double difference(double one, double other) { return std::abs(one - other) / other; }
 
 TEST(Simulation, FastIsWithinOnePercentOfExact) {
-  model::Trace trace = synthetic(6'000, 4.0, 21);
+  model::Trace trace = arrivals(6'000, 4.0, 21);
   // Answers of a few tokens would make the 99th percentile a lottery of which step they just missed.
   for (model::TraceRequest& request : trace.requests) request.output_tokens += 30;
   for (const double tokens_per_step : {1.0, 2.7}) {
-    model::Scenario scenario = small(4, 2);
+    model::Scenario scenario = small_fleet(4, 2);
     scenario.decode.tokens_per_step = tokens_per_step;
     scenario.speed = SimulationSpeed::kExact;
-    const Result exact = run(scenario, trace);
+    const Result exact = simulate(scenario, trace);
     scenario.speed = SimulationSpeed::kFast;
-    const Result fast = run(scenario, trace);
+    const Result fast = simulate(scenario, trace);
     ASSERT_LT(exact.prefill_busy, 0.9);
     EXPECT_LT(fast.events * 3, exact.events) << "the closed form is what saves the events";
     EXPECT_LT(difference(fast.all.ttft.mean_s(), exact.all.ttft.mean_s()), 0.01);
@@ -231,11 +183,11 @@ TEST(Simulation, FastIsWithinOnePercentOfExact) {
 }
 
 TEST_P(BothSpeeds, LossesAddUpToTheBusyTime) {
-  model::Scenario scenario = small();
+  model::Scenario scenario = small_fleet();
   scenario.speed = GetParam();
   scenario.profile.decode_step.graph_sizes = {1, 2, 4, 8, 16, 24, 32};
   scenario.decode.expert_balance = 1.2;
-  const Result result = run(scenario, synthetic(300, 3.0, 5));
+  const Result result = simulate(scenario, arrivals(300, 3.0, 5));
   const double span = base::to_seconds(result.span);
   EXPECT_NEAR(result.decode_times.sum() * 1e-9, result.decode_busy * span * 2, 1e-3 * span);
   EXPECT_NEAR(result.prefill_times.sum() * 1e-9, result.prefill_busy * span * 2, 1e-3 * span);
@@ -250,35 +202,35 @@ TEST_P(BothSpeeds, LossesAddUpToTheBusyTime) {
 TEST(Simulation, MoreEnginesAreNotSlowerInTheMean) {
   double few = 0, many = 0;
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-    const model::Trace trace = synthetic(150, 4.0, seed);
-    few += run(small(2, 1), trace).all.ttft.mean_s();
-    many += run(small(4, 2), trace).all.ttft.mean_s();
+    const model::Trace trace = arrivals(150, 4.0, seed);
+    few += simulate(small_fleet(2, 1), trace).all.ttft.mean_s();
+    many += simulate(small_fleet(4, 2), trace).all.ttft.mean_s();
   }
   EXPECT_LT(many, few);
 }
 
 TEST(Capacity, IsWhereATierStopsBeingServedWell) {
-  const model::Trace trace = synthetic(300, 1.0, 13);
-  const model::Scenario scenario = small(1, 1);
+  const model::Trace trace = arrivals(300, 1.0, 13);
+  const model::Scenario scenario = small_fleet(1, 1);
   const Capacity capacity = find_capacity(scenario, trace, {}, {}).value();
   ASSERT_GT(capacity.rate, 0);
   const auto share = [&](double rate) {
     WorkloadOptions options;
     options.rate = rate;
     double least = 1;
-    const Result result = run(scenario, trace, options);
+    const Result result = simulate(scenario, trace, options);
     for (const Latencies& tier : result.tiers) least = std::min(least, tier.share_served_well());
     return least;
   };
   EXPECT_GE(share(capacity.rate), 0.9);
   EXPECT_LT(share(capacity.rate * 1.02), 0.9);
-  const Capacity twice = find_capacity(small(2, 2), trace, {}, {}).value();
+  const Capacity twice = find_capacity(small_fleet(2, 2), trace, {}, {}).value();
   EXPECT_GT(twice.rate, 1.5 * capacity.rate);
 }
 
 TEST(Capacity, PullIsAheadOfPushingAtRandom) {
-  const model::Trace trace = synthetic(400, 2.0, 17);
-  model::Scenario scenario = small(2, 1);
+  const model::Trace trace = arrivals(400, 2.0, 17);
+  model::Scenario scenario = small_fleet(2, 1);
   const double pull = find_capacity(scenario, trace, {}, {}).value().rate;
   scenario.cluster.prefill.assignment = "random";
   const double random = find_capacity(scenario, trace, {}, {}).value().rate;
@@ -286,34 +238,34 @@ TEST(Capacity, PullIsAheadOfPushingAtRandom) {
 }
 
 TEST(Simulation, EveryAssignmentServesEverything) {
-  const model::Trace trace = synthetic(150, 3.0, 4);
+  const model::Trace trace = arrivals(150, 3.0, 4);
   for (const std::string_view name : policy::prefill_assignment_names()) {
-    model::Scenario scenario = small();
+    model::Scenario scenario = small_fleet();
     scenario.cluster.prefill.assignment = name;
-    const Result result = run(scenario, trace);
+    const Result result = simulate(scenario, trace);
     EXPECT_EQ(result.finished, 150U) << name;
   }
 }
 
 TEST(Simulation, RefusesNumbersThatAreNone) {
-  const model::Trace trace = synthetic(1, 1.0, 1);
-  model::Scenario scenario = small();
+  const model::Trace trace = arrivals(1, 1.0, 1);
+  model::Scenario scenario = small_fleet();
   scenario.decode.tokens_per_step = 0;
   const auto refused = Simulation::make(scenario, Workload::make(trace, {}).value());
-  EXPECT_THAT(refused.error().message, testing::HasSubstr("decode.tokens_per_step is 0"));
-  scenario = small();
+  EXPECT_THAT(refused.error().message, ::testing::HasSubstr("decode.tokens_per_step is 0"));
+  scenario = small_fleet();
   scenario.cluster.decode.policy = "waterlin";
   EXPECT_THAT(Simulation::make(scenario, Workload::make(trace, {}).value()).error().message,
-              testing::HasSubstr("waterline"));
+              ::testing::HasSubstr("waterline"));
 }
 
 TEST(Simulation, ARequestThatNobodyCanTakeFailsInWords) {
   model::Trace trace;
   trace.requests.push_back({Nanos{0}, {}, 900'000, 11, 0, 0});
-  const Result result = run(small(), trace);
+  const Result result = simulate(small_fleet(), trace);
   EXPECT_EQ(result.failed, 1U);
   ASSERT_EQ(result.failures.size(), 1U);
-  EXPECT_THAT(result.failures[0], testing::HasSubstr("900000"));
+  EXPECT_THAT(result.failures[0], ::testing::HasSubstr("900000"));
 }
 
 }  // namespace
