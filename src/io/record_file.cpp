@@ -89,8 +89,8 @@ base::Result<std::vector<std::byte>> read_file(const std::string& path) {
     ::close(fd);
     return tl::unexpected(error);
   }
-  // A pipe has no size: it is read until its end.
-  const bool sized = S_ISREG(info.st_mode);
+  // A pipe has no size: it is read until its end. A device has none either, and perhaps no end.
+  const bool sized = !S_ISFIFO(info.st_mode) && !S_ISSOCK(info.st_mode);
   std::vector<std::byte> bytes(sized ? static_cast<std::size_t>(info.st_size) : std::size_t{1} << 16U);
   std::size_t have = 0;
   while (have < bytes.size() || !sized) {
