@@ -1,4 +1,5 @@
 """`trimtab simulate` as a capacity planner runs it."""
+import csv
 import json
 import os
 import random
@@ -217,9 +218,9 @@ def test_expert_policies_and_verification_compare(files, tmp_path):
         assert (parts['expert_copies'] > 0) == (run['expert_policy'] == 'repair')
     uneven = [run['decode_steps']['expert_imbalance'] + run['decode_steps']['expert_drift'] for run in runs]
     assert uneven[2] < uneven[0] and uneven[3] < uneven[1]
-    table = (tmp_path / 'csv/runs.csv').read_text().splitlines()
-    assert table[0].startswith('decode_policy,prefill,expert_policy,verify,rate,')
-    assert [line.split(',')[2:4] for line in table[1:]] == [[run['expert_policy'], run['verify']] for run in runs]
+    table = list(csv.reader((tmp_path / 'csv/runs.csv').read_text().splitlines()))
+    assert table[0][:5] == ['decode_policy', 'prefill', 'expert_policy', 'verify', 'rate']
+    assert [row[2:4] for row in table[1:]] == [[run['expert_policy'], run['verify']] for run in runs]
     shown = simulate(files[0], '--trace', files[1], '--expert-policy', 'off', 'deepinfer').stdout
     assert 'experts off, waterline' in shown and 'decode, deepinfer, waterline' in shown
 
