@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "model/decode_speed.h"
 
 namespace trimtab::cluster {
 
@@ -148,8 +149,8 @@ void Machine::on(const Joined& event) {
       for (std::uint32_t r = 0; r < members_.ranks(Role::kDecode); ++r) {
         const RankId rank{place.engine, r};
         const std::int64_t blocks = members_.blocks_total(Place::of(Role::kDecode, rank));
-        decode_->add_rank(
-            rank, {TokenCount{blocks * model::kBlockTokens}, config_.decode.max_running, speed_of(rank)});
+        decode_->add_rank(rank, {TokenCount{blocks * model::kBlockTokens}, config_.decode.max_running,
+                                 model::speed_permille(config_.decode, rank.engine.value, rank.rank)});
         if (!open) decode_->set_open(rank, false);
       }
       break;

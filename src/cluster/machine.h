@@ -157,7 +157,6 @@ class Machine {
   void retry_held();
   void retry_in_order();
   void retry_window();
-  std::int64_t speed_of(RankId rank) const;
   /// Under which id the decode account has what the place holds of the request.
   RequestId account_at(Place place, RequestId id) const;
   void log_choice(Life& life, const policy::DecodeDecision& decision, TokenCount reserve);

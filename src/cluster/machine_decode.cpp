@@ -137,13 +137,6 @@ RequestId Machine::account_at(Place place, RequestId id) const {
   return alias == quarantined_.end() ? id : alias->second;
 }
 
-std::int64_t Machine::speed_of(RankId rank) const {
-  const std::vector<std::int64_t>& speeds = config_.decode.speeds_permille;
-  if (speeds.empty()) return 1000;
-  const bool by_group = speeds.size() == config_.decode.groups;
-  return speeds.at(by_group ? rank.engine.value : rank.engine.value * config_.decode.ranks + rank.rank);
-}
-
 void Machine::hold_seat(Life& life, bool parked) {
   if (life.seat == Seat::kWanted) {
     if (parked && !life.parked) ++parked_;

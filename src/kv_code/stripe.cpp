@@ -36,6 +36,9 @@ void store(std::span<std::byte> to, std::size_t offset, std::uint64_t value) {
   std::memcpy(to.data() + offset, &value, sizeof(value));
 }
 
+/// Where the checksum of slice `layer` stands in a shard; the header's own follows the last.
+std::size_t checksum_offset(std::size_t layer) { return sizeof(Header) + layer * sizeof(std::uint64_t); }
+
 std::span<std::byte> slice(const StripeLayout::Layer& layer, std::span<std::byte> shard) {
   return shard.subspan(layer.slice_offset, layer.slice_bytes);
 }
@@ -68,7 +71,7 @@ base::Result<StripeLayout> StripeLayout::make(const model::KvLayout& kv) {
     return refuse(fmt::format("layers of {} bytes in a block of {}", at, layout.block_bytes));
   if (layout.layers.empty()) layout.layers.push_back({0, 0, 0, 0});
   layout.layers.back().bytes = layout.block_bytes - layout.layers.back().offset;
-  layout.header_bytes = sizeof(Header) + (layout.layers.size() + 1) * sizeof(std::uint64_t);
+  layout.header_bytes = checksum_offset(layout.layers.size() + 1);
   layout.header_bytes = (layout.header_bytes + kSliceAlign - 1) / kSliceAlign * kSliceAlign;
   layout.shard_bytes = layout.header_bytes;
   for (Layer& layer : layout.layers) {
@@ -105,10 +108,10 @@ void write_shards(const StripeLayout& layout, BlockKey key, std::span<const std:
     coder().encode(sources, {slice(layer, shards[kData]).data(), slice(layer, shards[kData + 1]).data()},
                    layer.slice_bytes);
     for (const auto& shard : shards) {
-      store(shard, sizeof(Header) + l * sizeof(std::uint64_t), base::checksum(slice(layer, shard)));
+      store(shard, checksum_offset(l), base::checksum(slice(layer, shard)));
     }
   }
-  const std::size_t end = sizeof(Header) + layout.layers.size() * sizeof(std::uint64_t);
+  const std::size_t end = checksum_offset(layout.layers.size());
   for (const auto& shard : shards) store(shard, end, base::checksum(shard.first(end)));
 }
 
@@ -130,7 +133,7 @@ void StripeReader::read_header(std::uint32_t shard) {
   State& state = states_[shard];
   Header header;
   std::memcpy(&header, state.bytes.data(), sizeof(header));
-  const std::size_t end = sizeof(Header) + layout_->layers.size() * sizeof(std::uint64_t);
+  const std::size_t end = checksum_offset(layout_->layers.size());
   if (header.magic != kMagic || header.format != kFormat) {
     state.fault = ShardFault::kForeign;
   } else if (load(state.bytes, end) != base::checksum(std::span<const std::byte>(state.bytes.first(end)))) {
@@ -151,7 +154,7 @@ void StripeReader::arrived(std::uint32_t shard, std::span<std::byte> bytes) {
   while (!state.fault && state.header && state.layers < layout_->layers.size()) {
     const StripeLayout::Layer& layer = layout_->layers[state.layers];
     if (layer.slice_offset + layer.slice_bytes > bytes.size()) break;
-    const std::uint64_t wanted = load(bytes, sizeof(Header) + state.layers * sizeof(std::uint64_t));
+    const std::uint64_t wanted = load(bytes, checksum_offset(state.layers));
     if (base::checksum(std::span<const std::byte>(slice(layer, bytes))) != wanted) {
       state.fault = ShardFault::kCorrupt;
     } else {

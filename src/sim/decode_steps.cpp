@@ -1,6 +1,7 @@
 // What a decode group's steps take.
 #include <algorithm>
 
+#include "model/decode_speed.h"
 #include "sim/decode_group.h"
 
 namespace trimtab::sim {
@@ -24,13 +25,10 @@ double DecodeGroup::padded(double rows) const {
   return fits == sizes.end() ? rows : static_cast<double>(*fits);
 }
 
-/// `decode.speeds_permille` has a value for each group, or for each rank, group by group.
 void DecodeGroup::set_speeds() {
-  const std::vector<std::int64_t>& speeds = scenario_.cluster.decode.speeds_permille;
-  const bool by_group = speeds.size() == scenario_.cluster.decode.groups;
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
-    const std::size_t at = by_group ? engine_.value : engine_.value * ranks_.size() + r;
-    const double speed = speeds.empty() ? 1.0 : static_cast<double>(speeds.at(at)) / 1000;
+    const auto permille = model::speed_permille(scenario_.cluster.decode, engine_.value, r);
+    const double speed = static_cast<double>(permille) / 1000;
     ranks_[r].slowness = 1 / speed;
     speeds_ += speed;
     slowest_ = r == 0 ? ranks_[r].slowness : std::max(slowest_, ranks_[r].slowness);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "base/prng.h"
@@ -43,7 +42,7 @@ class Differences {
       const auto fresh = static_cast<NodeId>(prng_.below(nodes_));
       if (!fits(block, at, fresh)) continue;
       const std::int64_t change = exchange(block, at, fresh);
-      if (change > threshold * differing_) exchange(block, at, std::exchange(undo_, fresh));
+      if (change > threshold * differing_) exchange(block, at, undo_);
     }
   }
 

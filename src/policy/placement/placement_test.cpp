@@ -198,7 +198,7 @@ RC_GTEST_PROP(TransitionTest, BothMapsFindEveryShardAtAllTimes, ()) {
   auto change = expand(map, 2);
   RC_ASSERT(change.has_value());
   const StripeMap newer = change->map;
-  Transition transition(map, std::move(*change));
+  Transition transition(std::move(*change));
   std::vector<std::size_t> order(transition.moves().size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
   const auto stop = *rc::gen::inRange<std::size_t>(0, order.size() + 1);

@@ -169,32 +169,38 @@ std::int64_t spares_of_singles(const StripeMap& map, Damage& damage, const std::
 base::Status choose_spares(const StripeMap& map, Damage& damage, std::vector<std::uint32_t>& writes) {
   writes.assign(map.nodes, 0);
   TRIMTAB_TRY(spares_of_pairs(map, damage, writes));
-  const std::int64_t singles =
-      std::ranges::count_if(damage.groups, [](const GroupRebuild& group) { return group.lost.size() == 1; });
+  const std::uint32_t rack_most = per_rack(map);
+  std::int64_t singles = 0;
+  for (const GroupRebuild& group : damage.groups) {
+    if (group.lost.size() > 1) continue;
+    ++singles;
+    bool fits = false;
+    for (std::uint32_t n = 0; n < map.nodes && !fits; ++n)
+      fits = may_hold(map, damage, group, {}, static_cast<NodeId>(n), rack_most);
+    if (!fits) return no_spare(group);
+  }
   const std::int64_t shards = singles + std::accumulate(writes.begin(), writes.end(), std::int64_t{0});
   const std::int64_t alive = std::max<std::int64_t>(1, std::ranges::count(damage.dead, false));
-  std::int64_t low = (shards + alive - 1) / alive, step = 1;
-  while (spares_of_singles(map, damage, writes, low + step - 1) < singles) {
-    if (low + step > shards) {
-      for (const GroupRebuild& group : damage.groups) {
-        bool fits = group.lost.size() > 1;
-        for (std::uint32_t n = 0; n < map.nodes && !fits; ++n)
-          fits = may_hold(map, damage, group, {}, static_cast<NodeId>(n), per_rack(map));
-        if (!fits) return no_spare(group);
-      }
-    }
-    low += step;
-    step *= 2;
+  std::int64_t last = 0;
+  const auto fits = [&](std::int64_t most) {
+    last = most;
+    return spares_of_singles(map, damage, writes, most) == singles;
+  };
+  // An even part is nearly always enough; every group has a place, so some bound is.
+  std::int64_t low = (shards + alive - 1) / alive, high = low;
+  for (std::int64_t step = 1; !fits(high); step *= 2) {
+    low = high + 1;
+    high += step;
   }
-  for (std::int64_t high = low + step - 1; low < high;) {
+  while (low < high) {
     const std::int64_t middle = (low + high) / 2;
-    if (spares_of_singles(map, damage, writes, middle) == singles) {
+    if (fits(middle)) {
       high = middle;
     } else {
       low = middle + 1;
     }
   }
-  spares_of_singles(map, damage, writes, low);
+  if (last != low) fits(low);
   for (const GroupRebuild& group : damage.groups)
     if (group.lost.size() == 1) ++writes[group.lost.front().spare];
   return {};

@@ -184,9 +184,8 @@ base::Result<MapChange> drain(const StripeMap& map, std::span<const NodeId> leav
   return state.finish();
 }
 
-Transition::Transition(const StripeMap& older, MapChange change)
-    : older_(older.groups),
-      newer_(std::move(change.map)),
+Transition::Transition(MapChange change)
+    : newer_(std::move(change.map)),
       moves_(std::move(change.moves)),
       copied_(moves_.size(), false),
       left_(moves_.size()) {}
@@ -203,7 +202,7 @@ bool Transition::holds(NodeId node, std::uint32_t group, std::uint8_t shard) con
   const std::size_t move = find(group, shard);
   if (move == moves_.size()) return newer_.groups[group][shard] == node;
   if (node == moves_[move].to) return copied_[move];
-  return !retired_ && node == older_[group][shard];
+  return !retired_ && node == moves_[move].from;
 }
 
 void Transition::copied(std::size_t move) {

@@ -38,7 +38,7 @@ base::Result<MapChange> drain(const StripeMap& map, std::span<const NodeId> leav
 /// copy stays until the older version is retired, so a reader with either map finds every shard at all times.
 class Transition {
  public:
-  Transition(const StripeMap& older, MapChange change);
+  explicit Transition(MapChange change);
 
   /// Where writers of new blocks put a shard, and readers look first.
   NodeId place(std::uint32_t group, std::uint8_t shard) const { return newer_.groups[group][shard]; }
@@ -56,7 +56,6 @@ class Transition {
  private:
   std::size_t find(std::uint32_t group, std::uint8_t shard) const;
 
-  std::vector<Stripe> older_;
   StripeMap newer_;
   std::vector<ShardMove> moves_;  // by group and shard
   std::vector<bool> copied_;
