@@ -7,12 +7,12 @@ import csv
 import json
 import os
 import pathlib
-import random
 import re
 import shutil
 import subprocess
 
 import pytest
+from workload import trace_csv
 
 BIN = os.environ.get('TRIMTAB_BIN', 'build/release/bin/trimtab')
 CHROMIUM = os.environ.get('CHROMIUM') or next(filter(None, map(shutil.which, ['chromium', 'chromium-browser', 'google-chrome'])), None)
@@ -37,13 +37,8 @@ def trimtab(*arguments):
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp('reports')
-    rng = random.Random(5)
-    lines, at = [], 0.0
-    for _ in range(400):
-        at += rng.expovariate(3)
-        lines.append(f'{at:.3f},{int(min(4000 * rng.lognormvariate(0, 1.3), 90_000)) + 1},{int(rng.expovariate(1 / 200)) + 1}')
     # The name of a trace is text from outside, which pages show.
-    (folder / f'{HOSTILE}.csv').write_text('arrival_s,prompt_tokens,output_tokens\n' + '\n'.join(lines) + '\n')
+    (folder / f'{HOSTILE}.csv').write_text(trace_csv(seed=5, requests=400, median_tokens=4000, sigma=1.3))
     (folder / 'fleet.toml').write_text(FLEET)
     return folder
 

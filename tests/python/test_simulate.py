@@ -2,10 +2,10 @@
 import csv
 import json
 import os
-import random
 import subprocess
 
 import pytest
+from workload import trace_csv
 
 BIN = os.environ.get('TRIMTAB_BIN', 'build/release/bin/trimtab')
 FLEET = """
@@ -28,13 +28,8 @@ def simulate(*arguments):
 @pytest.fixture(scope='module')
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp('simulate')
-    rng = random.Random(3)
-    lines, at = [], 0.0
-    for _ in range(300):
-        at += rng.expovariate(3)
-        lines.append(f'{at:.3f},{int(min(3000 * rng.lognormvariate(0, 1), 90_000)) + 1},{int(rng.expovariate(1 / 200)) + 1}')
     trace = folder / 'mine.csv'
-    trace.write_text('arrival_s,prompt_tokens,output_tokens\n' + '\n'.join(lines) + '\n')
+    trace.write_text(trace_csv(seed=3, requests=300))
     fleet = folder / 'fleet.toml'
     fleet.write_text(FLEET)
     return fleet, trace

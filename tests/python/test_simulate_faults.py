@@ -1,11 +1,11 @@
 """`trimtab simulate --faults`: what a capacity planner learns of a cluster that breaks."""
 import json
 import os
-import random
 import subprocess
 from pathlib import Path
 
 import pytest
+from workload import trace_csv
 
 BIN = os.environ.get('TRIMTAB_BIN', 'build/release/bin/trimtab')
 SCENARIOS = sorted(Path('tests/scenarios').glob('*.toml'))
@@ -18,13 +18,8 @@ def simulate(*arguments):
 
 @pytest.fixture(scope='module')
 def trace(tmp_path_factory):
-    rng = random.Random(5)
-    lines, at = [], 0.0
-    for _ in range(250):
-        at += rng.expovariate(2.5)
-        lines.append(f'{at:.3f},{int(min(3000 * rng.lognormvariate(0, 1), 90_000)) + 1},{int(rng.expovariate(1 / 200)) + 1}')
     path = tmp_path_factory.mktemp('faults') / 'mine.csv'
-    path.write_text('arrival_s,prompt_tokens,output_tokens\n' + '\n'.join(lines) + '\n')
+    path.write_text(trace_csv(seed=5, requests=250, per_second=2.5))
     return path
 
 
