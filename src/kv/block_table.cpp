@@ -84,6 +84,16 @@ base::Status BlockTables::create(RequestId id, std::int64_t tokens, std::span<co
   return {};
 }
 
+void BlockTables::fork(RequestId parent, RequestId child, std::int64_t tokens) {
+  TRIMTAB_CHECK(!contains(child), "request " + std::to_string(child.value) + " has a block table already");
+  const std::vector<std::uint32_t>& from = table(parent);
+  const std::uint32_t shared = blocks_for(tokens);
+  TRIMTAB_CHECK(tokens >= 0 && shared <= from.size(), "a fork beyond the parent's blocks");
+  std::vector<std::uint32_t> blocks(from.begin(), from.begin() + shared);
+  for (const std::uint32_t block : blocks) allocator_.retain(block);
+  tables_[child] = std::move(blocks);
+}
+
 base::Status BlockTables::grow(RequestId id, std::int64_t tokens) {
   std::vector<std::uint32_t>& blocks = table(id);
   const std::uint32_t needed = blocks_for(tokens);

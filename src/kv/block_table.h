@@ -52,6 +52,9 @@ class BlockTables {
   /// A new request with room for `tokens`; `shared` are the blocks of its first tokens, held by others too
   /// (they get one more reference). kResourceExhausted, and nothing taken, when the arena has too few.
   base::Status create(RequestId id, std::int64_t tokens, std::span<const std::uint32_t> shared = {});
+  /// `child` shares the blocks of the first `tokens` tokens of `parent`, which must have them. Takes no
+  /// block: whoever of the two writes to a shared one first copies it (`make_writable`).
+  void fork(RequestId parent, RequestId child, std::int64_t tokens);
   /// Room for `tokens` in all. kResourceExhausted, and nothing taken, when the arena has too few.
   base::Status grow(RequestId id, std::int64_t tokens);
   /// Makes the block of token `position` the request's own before it is written: (old, new) when its content

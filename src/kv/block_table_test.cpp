@@ -138,5 +138,56 @@ RC_GTEST_PROP(BlockTablesProperty, NoLeakNoDoubleUseNoSharedWrite, ()) {
   }
 }
 
+// Requests fork, write and end in any order: each reads back what it wrote or inherited, never another's
+// writes, and blocks are shared until somebody writes.
+RC_GTEST_PROP(BlockTablesProperty, ForksReadTheirOwnHistory, ()) {
+  base::Prng prng(*rc::gen::arbitrary<std::uint64_t>());
+  const auto total = static_cast<std::uint32_t>(4 + prng.below(40));
+  BlockTables tables(total);
+  std::vector<std::uint64_t> arena(std::size_t{total} * 128, 0);
+  std::map<std::uint64_t, std::vector<std::uint64_t>> history;  // live request -> what each position holds
+  const auto row = [&](std::uint64_t who, std::size_t position) {
+    return std::size_t{tables.blocks(id(who))[position / 128]} * 128 + position % 128;
+  };
+  const auto write = [&](std::uint64_t who, std::size_t position, std::uint64_t value) {
+    const auto copy = tables.make_writable(id(who), static_cast<std::int64_t>(position));
+    if (!copy) return;  // no block for the copy: nothing was written
+    if (*copy) {
+      std::copy_n(arena.begin() + (*copy)->from * 128L, 128, arena.begin() + (*copy)->to * 128L);
+    }
+    arena[row(who, position)] = history[who][position] = value;
+  };
+  for (std::uint64_t i = 1; i <= 200; ++i) {
+    const std::uint64_t what = history.empty() ? 0 : prng.below(5);
+    auto chosen = history.begin();
+    if (!history.empty()) std::advance(chosen, static_cast<std::ptrdiff_t>(prng.below(history.size())));
+    if (what == 0) {
+      if (!tables.create(id(i), static_cast<std::int64_t>(1 + prng.below(300)))) continue;
+      history[i].resize(1);
+      write(i, 0, i);
+    } else if (what == 1) {
+      const std::size_t kept = prng.below(chosen->second.size() + 1);
+      tables.fork(id(chosen->first), id(i), static_cast<std::int64_t>(kept));
+      history[i].assign(chosen->second.begin(), chosen->second.begin() + static_cast<std::ptrdiff_t>(kept));
+    } else if (what <= 3) {
+      const std::size_t position = prng.below(chosen->second.size() + 1);
+      const auto needed = static_cast<std::int64_t>(position + 1);
+      if (!tables.grow(id(chosen->first), needed)) continue;
+      if (position == chosen->second.size()) chosen->second.push_back(arena[row(chosen->first, position)]);
+      write(chosen->first, position, i);
+    } else {
+      tables.free(id(chosen->first));
+      history.erase(chosen);
+    }
+    for (const auto& [who, values] : history)
+      for (std::size_t p = 0; p < values.size(); ++p) RC_ASSERT(arena[row(who, p)] == values[p]);
+  }
+  while (!history.empty()) {
+    tables.free(id(history.begin()->first));
+    history.erase(history.begin());
+  }
+  RC_ASSERT(tables.allocator().free() == total);
+}
+
 }  // namespace
 }  // namespace trimtab::kv

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "base/check.h"
 #include "model/ids.h"
@@ -64,6 +65,9 @@ Hit decide_hit(const HitQuery& query, const model::KvLayout& layout) {
   hit.tokens = base::TokenCount{resume.blocks * kBlockTokens};
   hit.to_compute = base::TokenCount{query.prompt_tokens} - hit.tokens;
   hit.block_kv_blocks = end;
+  const bool held =
+      std::binary_search(query.snapshots.begin(), query.snapshots.end(), resume.blocks, std::less<>());
+  if (windowed && resume.blocks > 0 && held) hit.snapshot_blocks = resume.blocks;
   hit.recomputes_window = resume.blocks < end;
   hit.exact = resume.exact;
   hit.reason = std::move(resume.reason);

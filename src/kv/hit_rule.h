@@ -27,6 +27,7 @@ struct Hit {
   base::TokenCount tokens;           // counted as hit: the computation starts here; a multiple of 128
   base::TokenCount to_compute;       // prompt - tokens, at least 1
   std::int64_t block_kv_blocks = 0;  // block KV to read; >= tokens / 128, the surplus is not written again
+  std::int64_t snapshot_blocks = 0;  // window state to load: the one after so many blocks; 0: none
   bool recomputes_window = false;    // tokens before block_kv_blocks * 128 are computed for their window only
   bool exact = true;                 // false: the logits may drift (approximate, snapshot missing)
   std::string reason;

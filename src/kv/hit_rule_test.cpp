@@ -30,12 +30,14 @@ TEST(HitRule, WorkedExample) {
   EXPECT_EQ(with.to_compute.value, 3'104);
   EXPECT_TRUE(with.exact);
   EXPECT_FALSE(with.recomputes_window);
+  EXPECT_EQ(with.snapshot_blocks, 757);
   const Hit without = hit_of(100'000, 757);
   EXPECT_EQ(without.tokens.value, 96'896 - 128);
   EXPECT_EQ(without.to_compute.value, 3'232);
   EXPECT_EQ(without.block_kv_blocks, 757) << "block KV alone decides the length";
   EXPECT_FALSE(without.exact) << "drift is reported";
   EXPECT_TRUE(without.recomputes_window);
+  EXPECT_EQ(without.snapshot_blocks, 0);
 }
 
 TEST(HitRule, ExactModeRecomputesWhatStackedWindowsSee) {
@@ -58,6 +60,7 @@ TEST(HitRule, ModelsWithoutAWindowNeedNoSnapshot) {
   const Hit hit = hit_of(1'000, 5, {}, WindowMode::kApproximate, {});
   EXPECT_EQ(hit.tokens.value, 640);
   EXPECT_TRUE(hit.exact);
+  EXPECT_EQ(hit_of(1'000, 5, {5}, WindowMode::kApproximate, {}).snapshot_blocks, 0);
 }
 
 TEST(HitRule, AtLeastOneTokenIsComputed) {
@@ -93,6 +96,8 @@ RC_GTEST_PROP(HitRuleProperty, LegalAndNoWorseThanItsAlternatives, ()) {
   const bool snapshot =
       std::binary_search(snapshots.begin(), snapshots.end(), static_cast<std::uint32_t>(end - back));
   RC_ASSERT(back <= (mode == WindowMode::kExact ? 20 : 1));
+  // The state that is loaded is one that is held, and it ends where the computation starts.
+  RC_ASSERT(hit.snapshot_blocks == (snapshot && hit.tokens.value > 0 ? hit.tokens.value / 128 : 0));
   RC_ASSERT(hit.exact == (snapshot || back == end || (mode == WindowMode::kExact && back == 20)));
   // No legal resume point nearer to the end was passed over.
   for (std::int64_t nearer = 0; nearer < back; ++nearer) {

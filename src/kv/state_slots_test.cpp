@@ -22,10 +22,10 @@ TEST(StateSlots, TheProfileHasTheSizesOfTheOpenEngine) {
   EXPECT_EQ(v41().ring_slots, 134);
 }
 
-TEST(StateSlots, OnePointTwoTimesTheSequences) {
-  EXPECT_EQ(StateSlots::count_for(256), 307U);
-  EXPECT_EQ(StateSlots::count_for(10), 12U);
-  EXPECT_EQ(StateSlots::count_for(1), 1U);
+TEST(StateSlots, OnePointTwoTimesTheSequencesAndOneMore) {
+  EXPECT_EQ(StateSlots::count_for(256), 308U) << "0.96 GB of V4.1 slots";
+  EXPECT_EQ(StateSlots::count_for(10), 13U);
+  EXPECT_EQ(StateSlots::count_for(1), 2U);
 }
 
 TEST(StateSlots, TheRingKeepsTheWindowThroughARollback) {
@@ -44,13 +44,13 @@ TEST(StateSlots, TheRingKeepsTheWindowThroughARollback) {
 }
 
 TEST(MemoryPlan, SlotsFirstThenBlocks) {
-  // 8 GB of KV memory, 256 sequences: 307 slots of 3.1 MB, and the rest in blocks.
+  // 8 GB of KV memory, 256 sequences: 308 slots of 3.1 MB, and the rest in blocks.
   const auto plan = plan_memory(base::Bytes{8'000'000'000}, 256, v41());
   ASSERT_TRUE(plan);
-  EXPECT_EQ(plan->slots, 307U);
-  EXPECT_EQ(plan->blocks, (8'000'000'000 - 307LL * 3'128'928) / 114'048);
+  EXPECT_EQ(plan->slots, 308U);
+  EXPECT_EQ(plan->blocks, (8'000'000'000 - 308LL * 3'128'928) / 114'048);
   EXPECT_EQ(plan->unused_bytes.value,
-            8'000'000'000 - 307LL * 3'128'928 - std::int64_t{plan->blocks} * 114'048);
+            8'000'000'000 - 308LL * 3'128'928 - std::int64_t{plan->blocks} * 114'048);
   const auto small = plan_memory(base::Bytes{900'000'000}, 256, v41());
   ASSERT_FALSE(small);
   EXPECT_EQ(small.error().code, base::Code::kInvalidArgument);
@@ -81,6 +81,52 @@ TEST(Admission, BothOrNone) {
   EXPECT_EQ(*admission.admit(RequestId{3}, 100), 0U);
 }
 
+TEST(Admission, NeverLaterOrOk) {
+  MemoryPlan plan;
+  plan.slots = 2;
+  plan.blocks = 10;
+  Admission admission(plan);
+  EXPECT_EQ(admission.verdict(10 * 128), Verdict::kOk);
+  EXPECT_EQ(admission.verdict(10 * 128 + 1), Verdict::kNever) << "not even with the arena to itself";
+  EXPECT_EQ(admission.verdict(11 * 128, 5), Verdict::kNever) << "shared blocks lie in the arena as well";
+  const auto never = admission.admit(RequestId{1}, 10 * 128 + 1);
+  ASSERT_FALSE(never);
+  EXPECT_EQ(never.error().code, base::Code::kTooLarge);
+  EXPECT_EQ(admission.slots().free(), 2U);
+
+  ASSERT_TRUE(admission.admit(RequestId{1}, 6 * 128));
+  EXPECT_EQ(admission.verdict(5 * 128), Verdict::kLater) << "blocks are short";
+  EXPECT_EQ(admission.verdict(5 * 128, 1), Verdict::kOk) << "one of them is there already";
+  ASSERT_TRUE(admission.admit(RequestId{2}, 128));
+  EXPECT_EQ(admission.verdict(128), Verdict::kLater) << "slots are short";
+  admission.release(RequestId{1});
+  EXPECT_EQ(admission.verdict(9 * 128), Verdict::kOk);
+}
+
+TEST(Admission, AForkSharesBlocksAndCopiesTheSlot) {
+  MemoryPlan plan;
+  plan.slots = 2;
+  plan.blocks = 4;
+  Admission admission(plan);
+  ASSERT_TRUE(admission.admit(RequestId{1}, 300));
+  const auto fork = admission.fork(RequestId{1}, RequestId{2}, 200);
+  ASSERT_TRUE(fork && fork->slot);
+  EXPECT_EQ(fork->slot->from, *admission.slot_of(RequestId{1}));
+  EXPECT_EQ(fork->slot->to, *admission.slot_of(RequestId{2}));
+  EXPECT_NE(fork->slot->from, fork->slot->to) << "a ring is written in place: never shared";
+  EXPECT_EQ(admission.tables().allocator().free(), 1U) << "sharing takes no block";
+  EXPECT_EQ(admission.tables().blocks(RequestId{2}).size(), 2U);
+
+  const auto refused = admission.fork(RequestId{1}, RequestId{3}, 200);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, base::Code::kResourceExhausted);
+  EXPECT_FALSE(admission.tables().contains(RequestId{3})) << "both or none";
+  admission.release(RequestId{1});
+  admission.release(RequestId{2});
+  EXPECT_EQ(admission.tables().allocator().free(), 4U);
+  EXPECT_EQ(admission.slots().free(), 2U);
+}
+
 TEST(Admission, ModelsWithoutAWindowTakeNoSlot) {
   MemoryPlan plan;
   plan.blocks = 4;
@@ -88,7 +134,11 @@ TEST(Admission, ModelsWithoutAWindowTakeNoSlot) {
   const auto admitted = admission.admit(RequestId{1}, 512);
   ASSERT_TRUE(admitted);
   EXPECT_FALSE(*admitted);
+  const auto fork = admission.fork(RequestId{1}, RequestId{2}, 512);
+  ASSERT_TRUE(fork);
+  EXPECT_FALSE(fork->slot);
   admission.release(RequestId{1});
+  admission.release(RequestId{2});
   EXPECT_EQ(admission.tables().allocator().free(), 4U);
 }
 
@@ -106,9 +156,12 @@ RC_GTEST_PROP(AdmissionProperty, WithTheSizesOfV41NothingLeaks, ()) {
       admission.release(it->first);
       live.erase(it);
     } else {
-      const auto tokens = static_cast<std::int64_t>(1 + prng.below(60'000));
+      const auto tokens = static_cast<std::int64_t>(1 + prng.below(prng.below(8) == 0 ? 400'000 : 60'000));
       const bool fits =
           admission.slots().free() > 0 && blocks_for(tokens) <= admission.tables().allocator().free();
+      const bool never = blocks_for(tokens) > plan->blocks;
+      RC_ASSERT((admission.verdict(tokens) == Verdict::kOk) == fits);
+      RC_ASSERT((admission.verdict(tokens) == Verdict::kNever) == never);
       const auto admitted = admission.admit(RequestId{i}, tokens);
       RC_ASSERT(admitted.has_value() == fits);
       if (!admitted) continue;

@@ -1,0 +1,82 @@
+#include "kv/hit_read.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace trimtab::kv {
+
+HitRead::HitRead(std::int64_t prompt_tokens, std::span<const BlockKey> keys, PrefixAnswer answer,
+                 std::span<const std::uint32_t> snapshots, WindowMode mode, const model::KvLayout& layout)
+    : keys_(keys.begin(), keys.end()),
+      answer_(answer),
+      snapshots_(snapshots.begin(), snapshots.end()),
+      mode_(mode),
+      layout_(layout),
+      prompt_tokens_(prompt_tokens),
+      // An index that claims more than it was asked for is broken, not generous.
+      matched_(std::min<std::int64_t>(answer.blocks, static_cast<std::int64_t>(keys.size()))) {
+  decide();
+  promised_ = hit_;
+  read_.assign(static_cast<std::size_t>(promised_.block_kv_blocks), false);
+  settled_ = read_;
+}
+
+void HitRead::decide() { hit_ = decide_hit({prompt_tokens_, matched_, snapshots_, mode_}, layout_); }
+
+void HitRead::lost(ReadResult result) { (result == ReadResult::kGone ? gone_ : failed_) = true; }
+
+void HitRead::on_block(std::uint32_t index, ReadResult result) {
+  TRIMTAB_CHECK(index < read_.size(), "a block that was not promised");
+  if (settled_[index]) return;
+  settled_[index] = true;
+  if (result == ReadResult::kRead) {
+    read_[index] = true;
+    return;
+  }
+  withdrawals_.push_back({keys_[index], answer_.epoch});
+  lost(result);
+  if (index >= matched_) return;  // behind a gap already: only the index has to know
+  matched_ = index;
+  decide();
+}
+
+void HitRead::on_snapshot(std::uint32_t blocks, ReadResult result) {
+  if (result == ReadResult::kRead) {
+    loaded_.push_back(blocks);
+    return;
+  }
+  // One that was never held, or was lost already.
+  if (std::erase(snapshots_, blocks) == 0) return;
+  lost(result);
+  decide();
+}
+
+void HitRead::give_up() {
+  for (std::size_t i = 0; i < static_cast<std::size_t>(hit_.block_kv_blocks); ++i) {
+    if (read_[i]) continue;
+    on_block(static_cast<std::uint32_t>(i), ReadResult::kFailed);
+    break;
+  }
+  // Each round takes one endpoint away, and a hit that needs no state ends it.
+  while (!ready()) on_snapshot(static_cast<std::uint32_t>(hit_.snapshot_blocks), ReadResult::kFailed);
+}
+
+bool HitRead::ready() const {
+  const auto needed = static_cast<std::ptrdiff_t>(hit_.block_kv_blocks);
+  if (std::find(read_.begin(), read_.begin() + needed, false) != read_.begin() + needed) return false;
+  return hit_.snapshot_blocks == 0 ||
+         std::find(loaded_.begin(), loaded_.end(), hit_.snapshot_blocks) != loaded_.end();
+}
+
+std::vector<HitRead::Withdrawal> HitRead::take_withdrawals() { return std::exchange(withdrawals_, {}); }
+
+HitRead::Outcome HitRead::outcome() const {
+  if (failed_) return Outcome::kFallback;
+  if (gone_) return Outcome::kStale;
+  if (promised_.block_kv_blocks > 0) return Outcome::kHit;
+  return prompt_tokens_ <= model::kBlockTokens ? Outcome::kSkipped : Outcome::kMiss;
+}
+
+}  // namespace trimtab::kv

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kv/hit_rule.h"
+#include "kv/prefix_index.h"
+#include "model/profile.h"
+
+namespace trimtab::kv {
+
+/// What an index said about a prompt, and when.
+struct PrefixAnswer {
+  std::uint32_t blocks = 0;  // leading keys present
+  std::uint64_t epoch = 0;   // of the index at that moment
+};
+
+/// How the reading of something that an answer promised ended.
+enum class ReadResult : std::uint8_t {
+  kRead,    // it is here and its checksum matched
+  kGone,    // it was withdrawn after the answer
+  kFailed,  // it could not be read: timed out, refused, corrupt, the place is down
+};
+
+/// The reading of one request's hit: block KV, and the window state at its end. An answer of an index is old
+/// when it arrives; what it promised may be gone. Then the hit shrinks to what was read, the rest is
+/// computed, and `withdrawals` tells the index which of its entries cannot be kept. Never waits, never holds
+/// anything: a request whose reads do not end is ended by `give_up`.
+class HitRead {
+ public:
+  struct Withdrawal {
+    BlockKey key;
+    std::uint64_t seen_epoch = 0;  // for PrefixIndex::withdraw: what was stored later stays
+  };
+  enum class Outcome : std::uint8_t {
+    kSkipped,   // no hit was possible: the prompt has no whole block before its last token
+    kMiss,      // nothing was promised
+    kHit,       // all that was promised was read
+    kStale,     // something was gone
+    kFallback,  // something could not be read
+  };
+
+  /// `keys`: of the prompt's full blocks. `snapshots`: sorted block counts at whose end a window state is
+  /// held.
+  HitRead(std::int64_t prompt_tokens, std::span<const BlockKey> keys, PrefixAnswer answer,
+          std::span<const std::uint32_t> snapshots, WindowMode mode, const model::KvLayout& layout);
+
+  /// What is to be read and computed, as known now. It only ever shrinks.
+  const Hit& hit() const { return hit_; }
+  /// What the answer promised.
+  const Hit& promised() const { return promised_; }
+
+  /// Block `index` of the prompt. Results may come in any order and more than once; the first one counts.
+  void on_block(std::uint32_t index, ReadResult result);
+  /// The window state after `blocks` blocks.
+  void on_snapshot(std::uint32_t blocks, ReadResult result);
+  /// What has not come by now counts as failed: the hit ends before the first block that is not here.
+  void give_up();
+  /// Everything of `hit()` is here: the computation may start.
+  bool ready() const;
+
+  /// Entries that the index must not claim any longer, once each; a failed read too, so that a sick place is
+  /// not asked for the same block by every request (Mooncake#2704).
+  std::vector<Withdrawal> take_withdrawals();
+  Outcome outcome() const;
+
+ private:
+  void decide();
+  void lost(ReadResult result);
+
+  std::vector<BlockKey> keys_;
+  PrefixAnswer answer_;
+  std::vector<std::uint32_t> snapshots_;
+  WindowMode mode_;
+  model::KvLayout layout_;
+  std::int64_t prompt_tokens_;
+
+  Hit promised_, hit_;
+  std::int64_t matched_ = 0;           // blocks that are read or may still be
+  std::vector<bool> read_, settled_;   // per promised block
+  std::vector<std::uint32_t> loaded_;  // snapshots that are here
+  std::vector<Withdrawal> withdrawals_;
+  bool gone_ = false, failed_ = false;
+};
+
+}  // namespace trimtab::kv
