@@ -238,9 +238,6 @@ class World {
     std::uint64_t chain = 0;
     std::set<std::uint32_t> here, tried;
   };
-  struct Late {
-    HitRead::Withdrawal withdrawal;
-  };
 
   HitRead start(std::uint64_t c) {
     const auto& keys = chains_[c];
@@ -286,7 +283,7 @@ class World {
       if (open.tried.insert(i).second && result == ReadResult::kRead) open.here.insert(i);
       open.read.on_block(i, result);
     }
-    for (const auto& gone : open.read.take_withdrawals()) late_.push_back({gone});
+    for (const auto& gone : open.read.take_withdrawals()) late_.push_back(gone);
     settle_if_ready(which);
   }
   void settle_if_ready(std::size_t which) {
@@ -301,7 +298,7 @@ class World {
   void deliver_a_withdrawal() {
     if (late_.empty()) return;
     const std::size_t which = prng_.below(late_.size());
-    const auto gone = late_[which].withdrawal;
+    const auto gone = late_[which];
     late_.erase(late_.begin() + static_cast<std::ptrdiff_t>(which));
     const auto before = index_.find(gone.key);
     index_.withdraw(gone.key, gone.seen_epoch);
@@ -314,7 +311,7 @@ class World {
   std::set<BlockKey> store_;
   std::vector<std::vector<BlockKey>> chains_ = branching_chains();
   std::vector<Open> open_;
-  std::vector<Late> late_;
+  std::vector<HitRead::Withdrawal> late_;
   HitCounters counters_;
   std::uint64_t asked_ = 0;
 
