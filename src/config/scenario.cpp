@@ -52,6 +52,8 @@ void read_simulation(StrictTable table, model::Scenario& out) {
   table.read("context_parallel_communication", out.prefill.context_parallel_communication, 0.0, 100.0);
   table.read("decode_expert_balance", out.decode.expert_balance, 1.0, 1e6);
   table.read("tokens_per_step", out.decode.tokens_per_step, 1.0, 64.0);
+  table.read("overlap", out.overlap.enabled);
+  table.read("prefill_network_ns_per_token", out.overlap.prefill_network_ns_per_token, 0.0, 1e9);
   read_experts(table.table("experts"), out.experts);
   read_verify(table.table("verify"), out.verify);
 }

@@ -9,6 +9,7 @@
 #include "model/cluster_parts.h"
 #include "model/expert_model.h"
 #include "model/fault_plan.h"
+#include "model/overlap_switch.h"
 #include "model/profile.h"
 #include "model/verify_model.h"
 
@@ -55,6 +56,7 @@ struct Scenario {
   DecodeModel decode;
   ExpertModel experts;
   VerifyModel verify;
+  OverlapSwitch overlap;
   PoolModel pool;
   NetworkModel network;
   StorageModel storage;

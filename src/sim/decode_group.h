@@ -88,6 +88,7 @@ class DecodeGroup {
   std::int64_t draw();
   std::uint64_t draw_steps(std::int64_t left);
   StepTimes step_times(std::uint64_t ahead) const;
+  void overlap(StepTimes& times, double kv_most, double most, double moe_rows) const;
   static Nanos span_of(const StepTimes& first, const StepTimes& last, std::uint64_t steps);
   Nanos span_of(std::uint64_t steps) const;
   double rows_of(std::size_t rank) const;

@@ -3,6 +3,7 @@
 
 #include "model/decode_speed.h"
 #include "sim/decode_group.h"
+#include "sim/step_overlap.h"
 
 namespace trimtab::sim {
 
@@ -69,7 +70,24 @@ StepTimes DecodeGroup::step_times(std::uint64_t ahead) const {
   times.expert_drift = cost_.moe(moe * load_.balance) - fresh;
   times.expert_moves = load_.stall_ns;
   if (experts_) times.expert_copies = experts_->copies_ns();
+  if (scenario_.overlap.enabled) overlap(times, kv_slowest, rows_slowest, moe);
   return times;
+}
+
+/// Two micro-batches where they pay. Experts' weights are in the fixed part where drafts are not modelled.
+void DecodeGroup::overlap(StepTimes& times, double kv_most, double most, double moe_rows) const {
+  OverlapParts parts;
+  parts.attention = cost_.attention * kv_most;
+  parts.experts = cost_.moe(moe_rows * load_.balance);
+  parts.experts_least = cost_.moe_least;
+  if (cost_.moe_least == 0) {
+    const double weights = expert_weights_ns(scenario_, static_cast<double>(ranks_.size()));
+    parts.weights = std::min(weights, cost_.fixed);
+  }
+  parts.weights += times.expert_copies;
+  const double rows = std::max(most, verify_ ? moe_rows : most);
+  parts.network = cost_.dispatch * rows;
+  save(times, overlap_saving(parts, rows, moe_layers(scenario_), policy::kDecodeCosts));
 }
 
 /// Fast: rows and expert load of the steps to come.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "sim/step_overlap.h"
+
 namespace trimtab::sim {
 
 PrefillGroup::PrefillGroup(EngineId engine, const model::Scenario& scenario, Host& host)
@@ -83,11 +85,12 @@ void PrefillGroup::begin() {
   const Nanos part = long_->part(budget_, others);
   const Load together = share_of_long(part);
   Nanos attention, rest, fullest;
-  double attention_sum = 0, rest_sum = 0, tokens = tokens_of(long_plan_);
+  double attention_sum = 0, rest_sum = 0, tokens = tokens_of(long_plan_), tokens_most = 0;
   for (Rank& rank : ranks_) {
     rank.plan = rank.scheduler.plan(budget_ - part);
     const Load own = load_of(rank.plan);
     tokens += tokens_of(rank.plan);
+    tokens_most = std::max(tokens_most, tokens_of(rank.plan));
     rank.own = cost_.step_fixed() + own.attention + own.rest;
     fullest = std::max(fullest, own.attention + own.rest);
     work_ns_ += static_cast<double>((own.attention + own.rest).value);
@@ -111,6 +114,10 @@ void PrefillGroup::begin() {
   times.expert_imbalance = static_cast<double>(rest.value) * (load.balance - load.avoidable - 1.0);
   times.expert_drift = static_cast<double>(rest.value) * load.avoidable;
   times.expert_moves = load.stall_ns;
+  if (scenario_.overlap.enabled) {
+    const double batch = tokens_most + tokens_of(long_plan_) / ranks;
+    overlap(times, attention, static_cast<double>(rest.value) * load.balance, batch);
+  }
   times_.add(times);
   uneven_ns_ += static_cast<double>((fullest + together.attention + together.rest).value) -
                 (attention_sum + rest_sum) / ranks;
@@ -120,6 +127,17 @@ void PrefillGroup::begin() {
   busy_ += actual_;
   record(times);
   host_.queue().after(actual_, EventKind::kPrefillStep, engine_.value, ++version_);
+}
+
+/// Two micro-batches where they pay, of the tokens of the rank that has most.
+void PrefillGroup::overlap(StepTimes& times, Nanos attention, double rest_ns, double tokens) const {
+  OverlapParts parts;
+  parts.attention = static_cast<double>(attention.value);
+  parts.network = std::min(scenario_.overlap.prefill_network_ns_per_token * tokens, rest_ns);
+  parts.experts = rest_ns - parts.network;
+  parts.experts_least =
+      std::min(expert_weights_ns(scenario_, static_cast<double>(ranks_.size())), parts.experts);
+  save(times, overlap_saving(parts, tokens, moe_layers(scenario_), policy::kPrefillCosts));
 }
 
 void PrefillGroup::record(const StepTimes& times) const {

@@ -60,6 +60,7 @@ class PrefillGroup {
   ExpertLoad expert_load(double tokens);
   void report(std::uint32_t rank);
   void record(const StepTimes& times) const;
+  void overlap(StepTimes& times, Nanos attention, double rest_ns, double tokens) const;
   /// True time of the chunks, whatever was predicted.
   Load load_of(const policy::StepPlan& plan) const;
   Load share_of_long(Nanos part);
