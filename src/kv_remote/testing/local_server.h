@@ -1,0 +1,82 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "kv_remote/net/network_target.h"
+#include "kv_remote/net/target_server.h"
+#include "kv_target/memory_target.h"
+
+/// A target server in a thread of the test.
+namespace trimtab::kv_remote::testing {
+
+class LocalServer {
+ public:
+  explicit LocalServer(std::uint64_t capacity_bytes = 32ULL << 20, ServerOptions options = {},
+                       std::uint64_t shard_bytes = 1ULL << 20)
+      : owned_(std::make_unique<kv_target::MemoryTarget>(
+            kv_target::MemoryTarget::Options{capacity_bytes, shard_bytes, options.epoch})) {
+    start(*owned_, std::move(options));
+  }
+  LocalServer(kv_target::Target& target, ServerOptions options) { start(target, std::move(options)); }
+  ~LocalServer() { stop(); }
+
+  std::string address() const { return "127.0.0.1:" + std::to_string(server_->port()); }
+  void stop() {
+    stop_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+  /// After `stop`.
+  ServerStats stats() const { return server_->stats(); }
+
+  std::unique_ptr<NetworkTarget> client(NetworkOptions options = {}) const {
+    options.server = address();
+    auto target = NetworkTarget::open(std::move(options));
+    if (!target || !(*target)->wait_until_connected(base::Nanos{5'000'000'000})) return nullptr;
+    return std::move(*target);
+  }
+
+ private:
+  void start(kv_target::Target& target, ServerOptions options) {
+    auto server = TargetServer::listen(target, std::move(options));
+    if (!server) throw std::runtime_error(base::to_string(server.error()));
+    server_ = std::move(*server);
+    thread_ = std::thread([this] { server_->serve(stop_); });
+  }
+
+  std::unique_ptr<kv_target::MemoryTarget> owned_;
+  std::unique_ptr<TargetServer> server_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+/// A server and a client of it as one target.
+class Pair final : public kv_target::Target {
+ public:
+  Pair(std::shared_ptr<LocalServer> server, NetworkOptions options = {})
+      : server_(std::move(server)), client_(server_->client(std::move(options))) {}
+  const std::shared_ptr<LocalServer>& server() const { return server_; }
+  NetworkTarget& client() { return *client_; }
+
+  void submit(std::span<const kv_target::Request> requests) override { client_->submit(requests); }
+  std::size_t poll(std::vector<kv_target::Completion>& completed) override {
+    return client_->poll(completed);
+  }
+  int wake_fd() const override { return client_->wake_fd(); }
+  void cancel(std::uint64_t tag) override { client_->cancel(tag); }
+  base::Result<kv_target::Changes> changes(const kv_target::Cursor& since, std::uint32_t limit) override {
+    return client_->changes(since, limit);
+  }
+  kv_target::Limits limits() const override { return client_->limits(); }
+  base::Result<kv_target::Space> space() override { return client_->space(); }
+  bool durable() const override { return client_->durable(); }
+  std::string trouble() const override { return client_->trouble(); }
+
+ private:
+  std::shared_ptr<LocalServer> server_;
+  std::unique_ptr<NetworkTarget> client_;
+};
+
+}  // namespace trimtab::kv_remote::testing
