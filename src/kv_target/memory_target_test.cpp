@@ -4,6 +4,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "kv_target/testing/conformance.h"
+#include "kv_target/testing/conformance_tests.h"
 
 namespace trimtab::kv_target::testing {
 

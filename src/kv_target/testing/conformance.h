@@ -17,7 +17,8 @@
 
 /// What every target must do, whatever it is made of. A room that has one writes
 ///   INSTANTIATE_TEST_SUITE_P(Memory, TargetConformance, ::testing::Values(memory_maker()));
-/// in one test file that includes this header.
+/// in a test file that includes this header. The tests themselves are in conformance_tests.h, which one file
+/// of a test program includes.
 namespace trimtab::kv_target::testing {
 
 struct Maker {
@@ -126,8 +127,5 @@ class TargetConformance : public ::testing::TestWithParam<Maker> {
     return GetParam().make(capacity_bytes);
   }
 };
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TargetConformance);
 
 }  // namespace trimtab::kv_target::testing
-
-#include "kv_target/testing/conformance_tests.h"
