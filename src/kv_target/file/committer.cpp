@@ -60,7 +60,9 @@ bool Committer::advance(std::uint64_t shards) {
       case Stage::kContentsSync:
         if (error_ != 0) {
           trouble_ = fmt::format("syncing an extent file: {}", std::strerror(error_));
-          fail_puts(Outcome::kFailed);
+          fail_puts(closed(), Outcome::kFailed);
+          // The kernel tells of lost pages once: contents of the next batch may be among them.
+          fail_puts(batches_[open_], Outcome::kFailed);
         }
         doubtful_ ? begin_draft(Stage::kLog) : append();
         break;
@@ -140,15 +142,17 @@ void Committer::take_log_room(std::uint64_t puts, std::uint64_t erases) {
   if (room) return;
   const bool full = room.error().code == base::Code::kResourceExhausted;
   trouble_ = room.error().message;
-  fail_puts(full ? Outcome::kFull : Outcome::kFailed);
+  fail_puts(closed(), full ? Outcome::kFull : Outcome::kFailed);
   if (directory_.log().room_left() >= erases * kRecordBytes) return;
   for (Task* task : closed().tasks)
     if (task->outcome == Outcome::kDone) task->outcome = Outcome::kFailed;
 }
 
-void Committer::fail_puts(Outcome outcome) {
-  for (Task* task : closed().tasks) {
-    if (task->request.verb == Verb::kWrite && task->outcome == Outcome::kDone) task->outcome = outcome;
+void Committer::fail_puts(Batch& batch, Outcome outcome) {
+  for (Task* task : batch.tasks) {
+    const bool begun = task->stage == Task::Stage::kMoving || task->stage == Task::Stage::kMoved;
+    if (begun && task->request.verb == Verb::kWrite && task->outcome == Outcome::kDone)
+      task->outcome = outcome;
   }
 }
 

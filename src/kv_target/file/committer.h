@@ -63,7 +63,8 @@ class Committer {
   void append();
   void take_log_room(std::uint64_t puts, std::uint64_t erases);
   void fail(base::Error error, bool doubtful);
-  void fail_puts(Outcome outcome);
+  /// Those whose content has begun to move.
+  static void fail_puts(Batch& batch, Outcome outcome);
   void end_batch();
   void begin_draft(Stage afterwards);
   void end_draft(bool written);
