@@ -197,4 +197,137 @@ TEST_P(TargetConformance, AnOrderlyStopKeepsWhatIsDurable) {
   EXPECT_EQ(told, before) << "somebody who followed before the stop knows the same after it";
 }
 
+TEST_P(TargetConformance, BuffersMayLieAnywhere) {
+  const auto target = make();
+  Driver drive(*target);
+  std::vector<std::byte> memory(40'000), back(40'000);
+  for (const std::size_t shift : {0, 1, 8, 511, 512, 4'095, 4'096}) {
+    for (const std::size_t bytes : {std::size_t{4'096}, std::size_t{8'192}, std::size_t{12'001}}) {
+      const ShardName name = shard_name(shift, static_cast<std::uint8_t>(bytes % 12));
+      const auto content = content_of(name, bytes, shift);
+      std::copy(content.begin(), content.end(), memory.begin() + static_cast<std::ptrdiff_t>(shift));
+      ASSERT_EQ(drive.write(name, std::span(memory).subspan(shift, bytes)), Outcome::kDone);
+      const Completion done = drive.read(name, std::span(back).subspan(shift, bytes + 100));
+      ASSERT_EQ(done.bytes, bytes) << shift;
+      ASSERT_EQ(std::memcmp(back.data() + shift, content.data(), bytes), 0) << shift << " " << bytes;
+    }
+  }
+}
+
+TEST_P(TargetConformance, AReadOfNothingSaysWhetherTheShardIsThere) {
+  const auto target = make();
+  Driver drive(*target);
+  ASSERT_EQ(drive.write(shard_name(7), content_of(shard_name(7), 10)), Outcome::kDone);
+  const Completion done = drive.read(shard_name(7), {});
+  EXPECT_EQ(done.outcome, Outcome::kDone);
+  EXPECT_EQ(done.bytes, 0U);
+  EXPECT_EQ(drive.read(shard_name(8), {}).outcome, Outcome::kMissing);
+}
+
+TEST_P(TargetConformance, WhatIsCancelledStillEndsOnceAndIsWholeOrNot) {
+  const auto target = make();
+  Driver drive(*target);
+  ASSERT_EQ(drive.write(shard_name(0), content_of(shard_name(0), 50'000)), Outcome::kDone);
+  std::vector<std::vector<std::byte>> contents, buffers;
+  std::vector<Request> requests;
+  for (std::uint64_t n = 0; n < 60; ++n) {
+    contents.push_back(content_of(shard_name(n), 20'000, 1));
+    buffers.emplace_back(50'000);
+  }
+  for (std::uint64_t n = 0; n < 60; ++n) {
+    Request request;  // of few shards, so that some wait for others
+    request.name = shard_name(n % 20);
+    request.tag = n;
+    request.verb = n % 3 == 0 ? Verb::kRead : n % 3 == 1 ? Verb::kWrite : Verb::kErase;
+    request.buffer = buffers[n];
+    contents[n] = content_of(request.name, 20'000, n);
+    if (request.verb == Verb::kWrite) request.content = contents[n];
+    requests.push_back(request);
+  }
+  target->submit(requests);
+  for (std::uint64_t n = 0; n < 60; n += 2) target->cancel(n);
+  target->cancel(12'345);  // nobody's
+  const auto done = drive.wait_for(requests.size());
+  ASSERT_EQ(done.size(), 60U);
+  for (std::uint64_t n = 1; n < 60; n += 2) EXPECT_NE(done.at(n).outcome, Outcome::kCancelled) << n;
+  target->cancel(2);  // ended long ago
+  for (std::uint64_t n = 0; n < 20; ++n) {
+    const auto found = drive.content(shard_name(n));
+    if (!found) continue;
+    bool known = n == 0 && found == content_of(shard_name(0), 50'000);
+    for (std::uint64_t writer = n; writer < 60; writer += 20)
+      known = known || (writer % 3 == 1 && found == contents[writer]);
+    EXPECT_TRUE(known) << n;
+  }
+}
+
+TEST_P(TargetConformance, WhoWaitsForTheDescriptorMissesNothing) {
+  const auto target = make();
+  if (target->wake_fd() < 0) GTEST_SKIP() << "completes within submit";
+  std::vector<std::vector<std::byte>> contents;
+  std::vector<Request> requests;
+  for (std::uint64_t n = 0; n < 40; ++n) contents.push_back(content_of(shard_name(n), 3'000 + n));
+  for (std::uint64_t n = 0; n < 40; ++n) {
+    Request request;
+    request.verb = n % 5 == 4 ? Verb::kErase : Verb::kWrite;  // erases of what is missing end at once
+    request.name = shard_name(n);
+    request.content = contents[n];
+    requests.push_back(request);
+  }
+  std::size_t ended = 0;
+  for (const Request& request : requests) {
+    target->submit({&request, 1});
+    std::vector<Completion> some;
+    if (request.verb == Verb::kErase) continue;
+    target->poll(some);
+    ended += some.size();
+  }
+  while (ended < requests.size()) {
+    pollfd wait{target->wake_fd(), POLLIN, 0};
+    ASSERT_EQ(::poll(&wait, 1, 30'000), 1) << "asleep with " << requests.size() - ended << " to come";
+    std::vector<Completion> some;
+    target->poll(some);
+    ended += some.size();
+  }
+  EXPECT_EQ(ended, requests.size());
+}
+
+TEST_P(TargetConformance, EndingWithRequestsUnderWayTouchesNobodysMemoryLater) {
+  std::vector<std::byte> buffer(64'000, std::byte{1});
+  const auto content = content_of(shard_name(1), 64'000);
+  for (int round = 0; round < 4; ++round) {
+    auto target = make();
+    std::vector<Request> requests(40);
+    for (std::uint64_t n = 0; n < 40; ++n) {
+      requests[n].name = shard_name(1, static_cast<std::uint8_t>(n % 7));
+      requests[n].verb = n < 20 ? Verb::kWrite : Verb::kRead;
+      requests[n].tag = n;
+      requests[n].content = content;
+      requests[n].buffer = buffer;
+    }
+    target->submit(requests);
+    std::vector<Completion> some;
+    if (round % 2 == 1) target->poll(some);
+    target.reset();
+    std::fill(buffer.begin(), buffer.end(), std::byte{2});
+    ASSERT_EQ(std::count(buffer.begin(), buffer.end(), std::byte{2}), 64'000);
+  }
+}
+
+TEST_P(TargetConformance, SpaceCountsWhatIsHeldAndWritten) {
+  const auto target = make();
+  Driver drive(*target);
+  for (std::uint64_t n = 0; n < 10; ++n)
+    ASSERT_EQ(drive.write(shard_name(n), content_of(shard_name(n), 12'000)), Outcome::kDone);
+  const Space full = *target->space();
+  EXPECT_EQ(full.shards, 10U);
+  EXPECT_EQ(full.caller_bytes_written, 120'000U);
+  EXPECT_GE(full.device_bytes_written, 120'000U);
+  EXPECT_GE(full.used_bytes, 120'000U);
+  EXPECT_LE(full.used_bytes, full.capacity_bytes);
+  for (std::uint64_t n = 0; n < 10; ++n) ASSERT_EQ(drive.erase(shard_name(n)), Outcome::kDone);
+  EXPECT_LT(target->space()->used_bytes, 120'000U);
+  EXPECT_EQ(target->space()->caller_bytes_written, 120'000U);
+}
+
 }  // namespace trimtab::kv_target::testing
