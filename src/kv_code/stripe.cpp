@@ -3,8 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstddef>
 #include <cstring>
-#include <functional>
 #include <utility>
 
 #include "base/check.h"
@@ -170,17 +171,79 @@ void StripeReader::ended(std::uint32_t shard) {
 
 StripeReader::Choice StripeReader::choose() const {
   Choice best;
-  for (const State& state : states_) {
-    if (state.layers == 0) continue;
-    // A shard whose later slice is bad still gives the earlier ones.
-    std::array<std::uint32_t, kShards> layers{};
-    std::ranges::transform(states_, layers.begin(), [&](const State& other) {
-      return other.writing == state.writing ? other.layers : 0;
-    });
-    std::ranges::nth_element(layers, layers.begin() + (kData - 1), std::greater{});
-    if (layers[kData - 1] > best.layers) best = {state.writing, layers[kData - 1]};
+  ShardSet seen = 0;
+  for (std::uint32_t first = 0; first < kShards; ++first) {
+    if (has(seen, first) || states_[first].layers == 0) continue;
+    // A shard whose later slice is bad still gives the earlier ones. The tenth best of twelve is the third
+    // from below.
+    const std::uint64_t writing = states_[first].writing;
+    std::uint32_t least = UINT32_MAX, second = UINT32_MAX, third = UINT32_MAX;
+    for (std::uint32_t s = 0; s < kShards; ++s) {
+      const bool same = states_[s].layers > 0 && states_[s].writing == writing;
+      if (same) seen |= static_cast<ShardSet>(1U << s);
+      const std::uint32_t layers = same ? states_[s].layers : 0;
+      if (layers < least) {
+        third = second, second = least, least = layers;
+      } else if (layers < second) {
+        third = second, second = layers;
+      } else if (layers < third) {
+        third = layers;
+      }
+    }
+    if (third > best.layers) best = {writing, third};
   }
   return best;
+}
+
+std::uint64_t StripeReader::most_whole() const {
+  std::uint64_t writing = 0;
+  std::uint32_t most = 0;
+  const auto whole = [&](const State& state) { return state.layers == layout_->layers.size(); };
+  for (const State& state : states_) {
+    if (!whole(state) || (most > 0 && state.writing == writing)) continue;
+    const auto count = static_cast<std::uint32_t>(std::ranges::count_if(
+        states_, [&](const State& other) { return whole(other) && other.writing == state.writing; }));
+    if (count > most) most = count, writing = state.writing;
+  }
+  return writing;
+}
+
+ShardSet StripeReader::good() const {
+  const std::uint64_t writing = most_whole();
+  ShardSet out = 0;
+  for (std::uint32_t s = 0; s < kShards; ++s)
+    if (states_[s].layers == layout_->layers.size() && states_[s].writing == writing)
+      out |= static_cast<ShardSet>(1U << s);
+  return out;
+}
+
+std::uint32_t StripeReader::agreeing() const { return static_cast<std::uint32_t>(std::popcount(good())); }
+
+void StripeReader::rebuild(ShardSet wanted, const Shards& out, const Coder& with) const {
+  const ShardSet from = good();
+  TRIMTAB_CHECK(std::popcount(from) >= static_cast<int>(kData) && (from & wanted) == 0);
+  const std::size_t end = checksum_offset(layout_->layers.size());
+  const auto& model = states_[static_cast<std::size_t>(std::countr_zero(from))].bytes;
+  for (std::uint32_t s = 0; s < kShards; ++s) {
+    if (!has(wanted, s)) continue;
+    TRIMTAB_CHECK(out[s].size() == layout_->shard_bytes);
+    std::fill_n(out[s].begin(), layout_->header_bytes, std::byte{0});
+    std::memcpy(out[s].data(), model.data(), sizeof(Header));
+    out[s][offsetof(Header, shard)] = static_cast<std::byte>(s);
+  }
+  for (std::size_t l = 0; l < layout_->layers.size(); ++l) {
+    const StripeLayout::Layer& layer = layout_->layers[l];
+    std::array<std::byte*, kShards> slices{};
+    for (std::uint32_t s = 0; s < kShards; ++s) {
+      if (has(from, s)) slices[s] = slice(layer, states_[s].bytes).data();
+      if (has(wanted, s)) slices[s] = slice(layer, out[s]).data();
+    }
+    with.recover(slices, from, wanted, layer.slice_bytes);
+    for (std::uint32_t s = 0; s < kShards; ++s)
+      if (has(wanted, s)) store(out[s], checksum_offset(l), base::checksum(slice(layer, out[s])));
+  }
+  for (std::uint32_t s = 0; s < kShards; ++s)
+    if (has(wanted, s)) store(out[s], end, base::checksum(out[s].first(end)));
 }
 
 std::uint32_t StripeReader::layers_ready() const { return choose().layers; }
@@ -232,6 +295,10 @@ base::Status StripeReader::assemble_all(std::span<std::byte> out, const Coder& w
   if (base::checksum(std::span<const std::byte>(out)) != choice.writing)
     return base::fail(base::Code::kDataLoss, "the block's checksum does not match its slices'", "kv_code");
   return {};
+}
+
+bool StripeReader::matches(std::span<const std::byte> block) const {
+  return base::checksum(block) == choose().writing;
 }
 
 ShardSet StripeReader::to_rewrite() const {

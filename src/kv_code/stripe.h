@@ -73,7 +73,19 @@ class StripeReader {
   /// All of them, and the whole block's checksum. kUnavailable: not enough shards yet, or ever.
   base::Status assemble_all(std::span<std::byte> out, const Coder& with) const;
 
+  /// Writes the `wanted` shards, each of the layout's length, out of those that are here: what repairs a
+  /// stripe without its block. Only when `complete`; none of the wanted may be a good one.
+  void rebuild(ShardSet wanted, const Shards& out, const Coder& with) const;
+
   std::optional<ShardFault> fault(std::uint32_t shard) const { return states_[shard].fault; }
+  /// Whether the block's bytes are those of the writing that was put together.
+  bool matches(std::span<const std::byte> block) const;
+  /// Which writing that is: its block's checksum. 0 while no layer is ready.
+  std::uint64_t writing() const { return choose().writing; }
+  /// Whole shards of the writing that most have: ten are needed.
+  std::uint32_t agreeing() const;
+  /// They, shard by shard.
+  ShardSet good() const;
   /// Shards that had something wrong, and those of a writing that did not win.
   ShardSet to_rewrite() const;
   bool complete() const { return layers_ready() == layout_->layers.size(); }
@@ -93,6 +105,7 @@ class StripeReader {
     std::uint32_t layers = 0;
   };
   Choice choose() const;
+  std::uint64_t most_whole() const;
 
   const StripeLayout* layout_;
   BlockKey key_;

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kv_store/places.h"
+
+namespace trimtab::kv_store {
+
+/// Which shards of which blocks lie where, as the targets' change feeds and the store's own writes tell. A
+/// block is present when ten of its shards are at targets believed alive. A target that dies takes its shards
+/// out at once, by one flag; when it revives, its feed is followed first.
+///
+/// The epoch grows with everything that makes less present. An answer at epoch e that turns out wrong is
+/// withdrawn, unless the block was written anew since.
+///
+/// Open addressing over the key's own (cryptographic) bits, 48 bytes a slot, at most half of them used; a
+/// batch fetches ahead, so that cache misses overlap. Not thread-safe.
+class StoreIndex {
+ public:
+  explicit StoreIndex(std::uint32_t targets);
+
+  /// `target` has the shard. Where two have it (while it moves), the one at `home` counts.
+  void put(BlockKey key, std::uint32_t shard, TargetId target, TargetId home);
+  void erased(BlockKey key, std::uint32_t shard, TargetId target);
+  void erase(BlockKey key);
+  /// Nothing of what was told of this target is sure any more (its feed starts anew).
+  void forget(TargetId target);
+  void set_alive(TargetId target, bool alive);
+  void add_target() { alive_.push_back(1); }
+  bool alive(TargetId target) const { return alive_[target] != 0; }
+
+  /// The shards are there and give no block (two writings mixed, say): not present until one of them is
+  /// written again. False when nothing was claimed.
+  bool withdraw(BlockKey key);
+
+  /// Where each shard is; kNowhere where nobody has it.
+  std::optional<Places> find(BlockKey key) const;
+  bool present(BlockKey key) const;
+  /// Bit i of word i / 64: keys[i] is present. `epoch` is the answer's.
+  struct Answer {
+    std::vector<std::uint64_t> bits;
+    std::uint32_t count = 0;
+    std::uint64_t epoch = 0;
+    bool operator[](std::size_t i) const { return (bits[i / 64] >> (i % 64) & 1U) != 0; }
+  };
+  Answer exists(std::span<const BlockKey> keys) const;
+  /// How many of the first keys are present: the hit of a chain.
+  std::uint32_t leading(std::span<const BlockKey> keys) const;
+
+  std::uint64_t epoch() const { return epoch_; }
+  std::size_t blocks() const { return used_; }
+  /// All of which anything is known, in order. O(n log n): for walks over the store.
+  std::vector<BlockKey> keys() const;
+  ShardSet usable(const Places& places) const;
+
+ private:
+  struct Entry {
+    BlockKey key;
+    Places at{};
+    bool used = false, withdrawn = false;
+  };
+  std::size_t home_slot(BlockKey key) const { return key.low & (entries_.size() - 1); }
+  std::size_t slot_of(BlockKey key) const;
+  bool counts(const Entry& entry) const;
+  void remove(std::size_t slot);
+  void grow();
+
+  std::vector<Entry> entries_;
+  std::vector<std::uint8_t> alive_;
+  std::size_t used_ = 0;
+  std::uint64_t epoch_ = 1;
+};
+
+}  // namespace trimtab::kv_store

@@ -1,0 +1,51 @@
+#include "kv_store/stripe_write.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace trimtab::kv_store {
+
+using kv_target::Outcome;
+
+StripeWrite::Actions StripeWrite::end(End how) {
+  over_ = true;
+  Actions actions;
+  actions.ended = how;
+  if (how != End::kDurable) actions.erase = written_ | out_ | uncertain_;
+  return actions;
+}
+
+StripeWrite::Actions StripeWrite::step(const Event& event, base::Nanos now) {
+  Actions actions;
+  if (over_) return actions;
+  const int needed = static_cast<int>(plan_.policy == WritePolicy::kAll ? kShards : kv_code::kData);
+  const auto bit = static_cast<ShardSet>(1U << event.shard);
+  switch (event.kind) {
+    case Event::Kind::kStart:
+      if (std::popcount(plan_.places) < needed) return end(End::kFailed);
+      out_ = actions.submit = plan_.places;
+      break;
+    case Event::Kind::kAnswer:
+      if ((out_ & bit) == 0) return actions;
+      out_ &= static_cast<ShardSet>(~bit);
+      if (event.outcome == Outcome::kDone) written_ |= bit;
+      if (event.outcome == Outcome::kFailed || event.outcome == Outcome::kCancelled) uncertain_ |= bit;
+      full_ |= event.outcome == Outcome::kFull;
+      break;
+    case Event::Kind::kTime:
+      break;
+    case Event::Kind::kCancel:
+      return end(End::kCancelled);
+  }
+  const int have = std::popcount(written_);
+  if (have + std::popcount(out_) < needed) return end(full_ ? End::kFull : End::kFailed);
+  if (have >= needed) {
+    if (settle_at_ == base::kForever) settle_at_ = now + plan_.settle;
+    if (out_ == 0 || now >= settle_at_ || now >= plan_.deadline) return end(End::kDurable);
+  }
+  if (now >= plan_.deadline) return end(End::kLate);
+  actions.wake = std::min(plan_.deadline, settle_at_);
+  return actions;
+}
+
+}  // namespace trimtab::kv_store

@@ -1,0 +1,269 @@
+#include "kv_store/striped_store.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "kv_store/store_parts.h"
+#include "policy/placement/resize.h"
+
+namespace trimtab::kv_store {
+
+namespace {
+
+constexpr std::uint32_t kBuffersLeast = 64;
+
+base::Status check(const StoreOptions& options, std::size_t targets) {
+  const auto refuse = [](std::string message) {
+    return base::fail(base::Code::kInvalidArgument, std::move(message), "kv_store");
+  };
+  if (options.layout.shard_bytes == 0) return refuse("a store needs the layout of its blocks");
+  if (options.memory_bytes / options.layout.shard_bytes < kBuffersLeast)
+    return refuse(fmt::format("memory_bytes = {}; {} shards of {} bytes are the least", options.memory_bytes,
+                              kBuffersLeast, options.layout.shard_bytes));
+  if (options.reads_at_start < kv_code::kData || options.reads_at_start > kShards)
+    return refuse(fmt::format("reads_at_start = {}; 10 to 12", options.reads_at_start));
+  if (options.repair_jobs == 0 || options.feed_page == 0 || options.repair_bytes_per_second < 1'000'000)
+    return refuse(
+        fmt::format("repair_jobs = {}, feed_page = {}, repair_bytes_per_second = {}; at least 1, 1 "
+                    "and 1000000",
+                    options.repair_jobs, options.feed_page, options.repair_bytes_per_second));
+  if (targets == 0) return refuse("a store needs a target");
+  return {};
+}
+
+}  // namespace
+
+StripedStore::StripedStore(std::vector<std::unique_ptr<kv_target::Target>> targets, StoreOptions options,
+                           PlaceMap map, std::uint32_t buffers)
+    : options_(std::move(options)),
+      pieces_(make_pieces(options_.layout, options_.first_layers)),
+      map_(std::move(map)),
+      index_(static_cast<std::uint32_t>(targets.size())),
+      pool_(options_.layout.shard_bytes, buffers),
+      cursors_(targets.size()),
+      repairs_(options_.repair_queue),
+      repair_rate_(options_.repair_bytes_per_second),
+      channels_(std::move(targets), options_.targets, pool_, ops_) {}
+
+StripedStore::~StripedStore() = default;
+
+base::Result<std::unique_ptr<StripedStore>> StripedStore::open(
+    std::vector<std::unique_ptr<kv_target::Target>> targets, StoreOptions options, base::Nanos now) {
+  TRIMTAB_TRY(check(options, targets.size()));
+  for (const auto& target : targets) {
+    if (target->limits().shard_bytes < options.layout.shard_bytes)
+      return base::fail(base::Code::kInvalidArgument,
+                        fmt::format("shards of {} bytes; a target takes at most {}",
+                                    options.layout.shard_bytes, target->limits().shard_bytes),
+                        "kv_store");
+  }
+  auto map = PlaceMap::make(static_cast<std::uint32_t>(targets.size()), options.racks);
+  if (!map) return tl::unexpected<base::Error>(map.error());
+  const auto buffers = static_cast<std::uint32_t>(options.memory_bytes / options.layout.shard_bytes);
+  // A quarter of the memory at most waits for one target that lets go of nothing.
+  options.targets.target_bytes_in_flight =
+      std::min<std::uint64_t>(options.targets.target_bytes_in_flight, options.memory_bytes / 4);
+  std::unique_ptr<StripedStore> store(
+      new StripedStore(std::move(targets), std::move(options), std::move(*map), buffers));
+  store->follow_all(now);
+  return store;
+}
+
+bool StripedStore::follow(TargetId id, base::Nanos now) {
+  kv_target::Cursor& cursor = cursors_[id];
+  for (bool more = true; more;) {
+    const auto answer = channels_.target(id).changes(cursor, options_.feed_page);
+    if (!answer) return false;
+    if (answer->complete) index_.forget(id);
+    for (const kv_target::Change& change : answer->changes) {
+      const BlockKey key = change.name.key;
+      const std::uint32_t shard = change.name.shard;
+      if (shard >= kShards) continue;
+      if (change.bytes == 0) {
+        index_.erased(key, shard, id);
+      } else if (!writing_.contains(key)) {  // own writes count when they are durable
+        index_.put(key, shard, id, map_.of(key)[shard]);
+      }
+    }
+    cursor = answer->next;
+    more = answer->more;
+  }
+  next_feed_ = std::max(next_feed_, now);
+  return true;
+}
+
+void StripedStore::follow_all(base::Nanos now) {
+  if (now < next_feed_) return;
+  for (TargetId id = 0; id < channels_.count(); ++id)
+    if (channels_.usable(id) && index_.alive(id) && !follow(id, now))
+      channels_.failed(id, now, answers_, turns_);
+  next_feed_ = now + options_.feed_interval;
+}
+
+void StripedStore::turned(const Channels::Turn& turn, base::Nanos now) {
+  if (turn.action == TargetHealth::Action::kDied) {
+    ++counters_.targets_died;
+    index_.set_alive(turn.target, false);
+    return;
+  }
+  // It answers; what it holds counts once its changes are known to the end.
+  if (!follow(turn.target, now)) {
+    while (channels_.usable(turn.target)) channels_.failed(turn.target, now, answers_, turns_);
+    return;
+  }
+  ++counters_.targets_revived;
+  index_.set_alive(turn.target, true);
+  if (!walk_ || walk_->done() || walk_->cursor().kind == WalkKind::kRebuild)
+    start_walk(WalkKind::kRebuild, now);
+}
+
+bool StripedStore::dispatch(base::Nanos now) {
+  channels_.flush(now);
+  std::vector<Answer> answers;
+  std::vector<Channels::Turn> turns;
+  answers.swap(answers_);
+  turns.swap(turns_);
+  channels_.poll(now, answers, turns);
+  const bool any = !answers.empty() || !turns.empty();
+  // Deaths first: whoever retries because of one must not be sent there again.
+  for (const Channels::Turn& turn : turns) turned(turn, now);
+  for (const Answer& answer : answers) {
+    if (Op* op = ops_.find(answer.ticket.op)) op->answered(answer, now);
+  }
+  ops_.sweep();
+  answers.clear();
+  turns.clear();
+  if (answers_.empty()) answers_.swap(answers);  // keeps its memory
+  if (turns_.empty()) turns_.swap(turns);
+  return any;
+}
+
+void StripedStore::arm(OpId op, base::Nanos at) {
+  if (at != base::kForever) timers_.push({at, op});
+}
+
+void StripedStore::fire_timers(base::Nanos now) {
+  while (!timers_.empty() && (timers_.top().at <= now || ops_.find(timers_.top().op) == nullptr)) {
+    const Timer timer = timers_.top();
+    timers_.pop();
+    if (Op* op = ops_.find(timer.op)) op->time(now);
+  }
+  ops_.sweep();
+}
+
+void StripedStore::pump(base::Nanos now) {
+  while (dispatch(now)) {
+  }
+  fire_timers(now);
+  expire_waiting_reads(now);
+  // One at a time, each answered before the next begins where targets answer at once: its shards are then
+  // verified and put together while caches hold them.
+  for (bool more = true; more;) {
+    more = start_read(now);
+    more |= start_write(now);
+    more |= start_repair(now);
+    while (dispatch(now)) {
+    }
+  }
+}
+
+void StripedStore::poll(base::Nanos now, std::vector<StoreEvent>& events) {
+  last_poll_ = now;
+  fresh_ = false;
+  follow_all(now);
+  pump(now);
+  events.insert(events.end(), events_.begin(), events_.end());
+  events_.clear();
+}
+
+std::vector<int> StripedStore::wake_fds() {
+  std::vector<int> fds;
+  for (TargetId id = 0; id < channels_.count(); ++id)
+    if (const int fd = channels_.target(id).wake_fd(); fd >= 0) fds.push_back(fd);
+  return fds;
+}
+
+base::Nanos StripedStore::next_wake() {
+  if (!events_.empty() || fresh_) return base::Nanos{0};
+  base::Nanos wake = std::min(next_feed_, channels_.next_wake());
+  if (!timers_.empty()) wake = std::min(wake, timers_.top().at);
+  if (repairs_under_way_ < options_.repair_jobs) {
+    const bool walking = walk_ && walk_->more();
+    const base::Nanos job = walking ? base::Nanos{0} : repairs_.quiet_until();
+    const base::Nanos at = std::max(job, repair_rate_.ready_at(last_poll_));
+    // What could begin by now waits for memory or for another operation, and that ends with an answer.
+    if (job != base::kForever && at > last_poll_) wake = std::min(wake, at);
+  }
+  return wake;
+}
+
+kv_target::Space StripedStore::space() {
+  kv_target::Space all;
+  for (TargetId id = 0; id < channels_.count(); ++id) {
+    if (!channels_.usable(id)) continue;
+    const auto one = channels_.target(id).space();
+    if (!one) continue;
+    all.capacity_bytes += one->capacity_bytes;
+    all.used_bytes += one->used_bytes;
+    all.shards += one->shards;
+    all.caller_bytes_written += one->caller_bytes_written;
+    all.device_bytes_written += one->device_bytes_written;
+  }
+  return all;
+}
+
+void StripedStore::map_changed(PlaceMap map, base::Nanos now) {
+  map_ = std::move(map);
+  start_walk(WalkKind::kRebuild, now);
+}
+
+void StripedStore::replace(TargetId id, std::unique_ptr<kv_target::Target> target, base::Nanos now) {
+  channels_.replace(id, std::move(target), answers_);
+  index_.forget(id);
+  cursors_[id] = {};
+  index_.set_alive(id, true);
+  if (!follow(id, now)) channels_.failed(id, now, answers_, turns_);
+  start_walk(WalkKind::kRebuild, now);
+}
+
+base::Status StripedStore::give_up(std::span<const TargetId> dead, base::Nanos now) {
+  auto without = map_.without(dead);
+  if (!without) return tl::unexpected<base::Error>(without.error());
+  skipped_.assign(map_.stripes().groups.size(), UINT8_MAX);
+  for (const placement::GroupRebuild& group : without->plan.groups)
+    if (group.skipped) skipped_[group.group] = *group.skipped;
+  for (const TargetId id : dead) {
+    index_.set_alive(id, false);
+    while (channels_.usable(id)) channels_.failed(id, now, answers_, turns_);
+  }
+  map_changed(std::move(without->map), now);
+  return {};
+}
+
+base::Status StripedStore::expand(std::vector<std::unique_ptr<kv_target::Target>> more,
+                                  std::span<const std::uint32_t> racks, base::Nanos now) {
+  auto change = placement::expand(map_.stripes(), static_cast<std::uint32_t>(more.size()), racks);
+  if (!change) return tl::unexpected<base::Error>(change.error());
+  for (auto& target : more) {
+    channels_.add(std::move(target));
+    cursors_.emplace_back();
+    index_.add_target();
+    const auto id = static_cast<TargetId>(channels_.count() - 1);
+    if (!follow(id, now)) channels_.failed(id, now, answers_, turns_);
+  }
+  skipped_.clear();
+  map_changed(PlaceMap(std::move(change->map)), now);
+  return {};
+}
+
+base::Status StripedStore::drain(std::span<const TargetId> leaving, base::Nanos now) {
+  auto change = placement::drain(map_.stripes(), leaving);
+  if (!change) return tl::unexpected<base::Error>(change.error());
+  skipped_.clear();
+  map_changed(PlaceMap(std::move(change->map)), now);
+  return {};
+}
+
+}  // namespace trimtab::kv_store
