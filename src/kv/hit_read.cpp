@@ -7,23 +7,29 @@
 
 namespace trimtab::kv {
 
-HitRead::HitRead(std::int64_t prompt_tokens, std::span<const BlockKey> keys, PrefixAnswer answer,
-                 std::span<const std::uint32_t> snapshots, WindowMode mode, const model::KvLayout& layout)
-    : keys_(keys.begin(), keys.end()),
-      answer_(answer),
-      snapshots_(snapshots.begin(), snapshots.end()),
-      mode_(mode),
-      layout_(layout),
-      prompt_tokens_(prompt_tokens),
-      // An index that claims more than it was asked for is broken, not generous.
-      matched_(std::min<std::int64_t>(answer.blocks, static_cast<std::int64_t>(keys.size()))) {
+HitRead::HitRead(const HitQuery& query, std::span<const BlockKey> keys, std::uint64_t epoch,
+                 const model::KvLayout& layout)
+    : query_(query),
+      keys_(keys.begin(), keys.end()),
+      epoch_(epoch),
+      snapshots_(query.snapshots.begin(), query.snapshots.end()),
+      layout_(layout) {
+  for (const auto& pool : query.pools) pools_.emplace_back(pool.begin(), pool.end());
+  // An index that claims more than it was asked for is broken, not generous.
+  query_.matched_blocks = std::min(query.matched_blocks, static_cast<std::int64_t>(keys.size()));
   decide();
   promised_ = hit_;
   read_.assign(static_cast<std::size_t>(promised_.block_kv_blocks), false);
   settled_ = read_;
 }
 
-void HitRead::decide() { hit_ = decide_hit({prompt_tokens_, matched_, snapshots_, mode_}, layout_); }
+void HitRead::decide() {
+  const std::vector<std::span<const std::uint32_t>> pools(pools_.begin(), pools_.end());
+  query_.snapshots = snapshots_;
+  query_.pools = pools;
+  hit_ = decide_hit(query_, layout_);
+  query_.pools = {};
+}
 
 void HitRead::lost(ReadResult result) { (result == ReadResult::kGone ? gone_ : failed_) = true; }
 
@@ -35,10 +41,10 @@ void HitRead::on_block(std::uint32_t index, ReadResult result) {
     read_[index] = true;
     return;
   }
-  withdrawals_.push_back({keys_[index], answer_.epoch});
+  withdrawals_.push_back({keys_[index], epoch_});
   lost(result);
-  if (index >= matched_) return;  // behind a gap already: only the index has to know
-  matched_ = index;
+  if (index >= query_.matched_blocks) return;  // behind a gap already: only the index has to know
+  query_.matched_blocks = index;
   decide();
 }
 
@@ -76,7 +82,7 @@ HitRead::Outcome HitRead::outcome() const {
   if (failed_) return Outcome::kFallback;
   if (gone_) return Outcome::kStale;
   if (promised_.block_kv_blocks > 0) return Outcome::kHit;
-  return prompt_tokens_ <= model::kBlockTokens ? Outcome::kSkipped : Outcome::kMiss;
+  return query_.prompt_tokens <= model::kBlockTokens ? Outcome::kSkipped : Outcome::kMiss;
 }
 
 }  // namespace trimtab::kv

@@ -10,12 +10,6 @@
 
 namespace trimtab::kv {
 
-/// What an index said about a prompt, and when.
-struct PrefixAnswer {
-  std::uint32_t blocks = 0;  // leading keys present
-  std::uint64_t epoch = 0;   // of the index at that moment
-};
-
 /// How the reading of something that an answer promised ended.
 enum class ReadResult : std::uint8_t {
   kRead,    // it is here and its checksum matched
@@ -41,10 +35,10 @@ class HitRead {
     kFallback,  // something could not be read
   };
 
-  /// `keys`: of the prompt's full blocks. `snapshots`: sorted block counts at whose end a window state is
-  /// held.
-  HitRead(std::int64_t prompt_tokens, std::span<const BlockKey> keys, PrefixAnswer answer,
-          std::span<const std::uint32_t> snapshots, WindowMode mode, const model::KvLayout& layout);
+  /// `keys`: of the prompt's full blocks. `query.matched_blocks` is an index's answer, `epoch` that of the
+  /// index when it answered. Copies all it is given.
+  HitRead(const HitQuery& query, std::span<const BlockKey> keys, std::uint64_t epoch,
+          const model::KvLayout& layout);
 
   /// What is to be read and computed, as known now. It only ever shrinks.
   const Hit& hit() const { return hit_; }
@@ -69,15 +63,14 @@ class HitRead {
   void decide();
   void lost(ReadResult result);
 
+  HitQuery query_;  // its spans are set where it is used, since this object may move
   std::vector<BlockKey> keys_;
-  PrefixAnswer answer_;
-  std::vector<std::uint32_t> snapshots_;
-  WindowMode mode_;
+  std::uint64_t epoch_;
+  std::vector<std::uint32_t> snapshots_;  // that are held, as far as is known
+  std::vector<std::vector<std::uint32_t>> pools_;
   model::KvLayout layout_;
-  std::int64_t prompt_tokens_;
 
   Hit promised_, hit_;
-  std::int64_t matched_ = 0;           // blocks that are read or may still be
   std::vector<bool> read_, settled_;   // per promised block
   std::vector<std::uint32_t> loaded_;  // snapshots that are here
   std::vector<Withdrawal> withdrawals_;

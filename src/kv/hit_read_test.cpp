@@ -33,7 +33,7 @@ std::vector<BlockKey> chain(std::uint64_t first, std::size_t blocks) {
 /// A prompt of ten blocks and ten tokens, of which `matched` blocks are said to be present.
 HitRead ten_blocks(std::uint32_t matched, std::vector<std::uint32_t> snapshots = {},
                    const model::KvLayout& layout = {}, WindowMode mode = WindowMode::kApproximate) {
-  return {1'290, chain(1, 10), {matched, 77}, snapshots, mode, layout};
+  return {{1'290, matched, snapshots, mode}, chain(1, 10), 77, layout};
 }
 
 void read_blocks(HitRead& read, std::uint32_t from, std::uint32_t to) {
@@ -56,7 +56,7 @@ TEST(HitRead, ABlockThatIsGoneEndsTheHitThereAndCorrectsTheIndex) {
   PrefixIndex index(16, 100);
   const auto keys = chain(1, 10);
   for (std::uint32_t i = 0; i < 6; ++i) index.insert(keys[i], i);
-  HitRead read(1'290, keys, {index.longest_prefix(keys), index.epoch()}, {}, WindowMode::kApproximate, {});
+  HitRead read({1'290, index.longest_prefix(keys)}, keys, index.epoch(), {});
   read_blocks(read, 3, 6);
   read.on_block(2, ReadResult::kGone);
   EXPECT_FALSE(read.ready()) << "blocks 0 and 1 are still read";
@@ -140,6 +140,22 @@ TEST(HitRead, ASnapshotLostInExactGoesToTheNextOlderOne) {
   EXPECT_TRUE(none.hit().exact);
 }
 
+TEST(HitRead, ALossShrinksTheHitToWhereAllPoolsCanResume) {
+  const std::vector<std::uint32_t> threes = {3, 6, 9};
+  const std::vector<std::span<const std::uint32_t>> pools = {threes};
+  HitQuery query;
+  query.prompt_tokens = 1'290;
+  query.matched_blocks = 8;
+  query.pools = pools;
+  HitRead read(query, chain(1, 10), 77, {});
+  EXPECT_EQ(read.promised().block_kv_blocks, 6);
+  HitRead moved = std::move(read);
+  read_blocks(moved, 0, 5);
+  moved.on_block(5, ReadResult::kGone);
+  EXPECT_TRUE(moved.ready());
+  EXPECT_EQ(moved.hit().tokens.value, 3 * 128);
+}
+
 // A state that was loaded belongs to the end that it was loaded for.
 TEST(HitRead, AStateAtTheOldEndIsNotUsedAtTheNewOne) {
   HitRead read = ten_blocks(6, {6}, windowed());
@@ -161,7 +177,7 @@ TEST(HitCounters, EveryRequestOnce) {
   EXPECT_TRUE(counters.settle(hit, whole));
   EXPECT_FALSE(counters.settle(hit, whole)) << "asked again: the same request";
   EXPECT_FALSE(counters.abandon(hit));
-  EXPECT_TRUE(counters.settle(skipped, HitRead(128, chain(1, 1), {0, 1}, {}, WindowMode::kExact, {})));
+  EXPECT_TRUE(counters.settle(skipped, HitRead({128, 0}, chain(1, 1), 1, {})));
   EXPECT_TRUE(counters.settle(missed, ten_blocks(0)));
   EXPECT_TRUE(counters.abandon(gone));
   EXPECT_FALSE(counters.settle(gone, ten_blocks(0)));
@@ -241,12 +257,8 @@ class World {
 
   HitRead start(std::uint64_t c) {
     const auto& keys = chains_[c];
-    return {static_cast<std::int64_t>(keys.size()) * 128 + 5,
-            keys,
-            {index_.longest_prefix(keys), index_.epoch()},
-            {},
-            WindowMode::kApproximate,
-            {}};
+    const auto tokens = static_cast<std::int64_t>(keys.size()) * 128 + 5;
+    return {{tokens, index_.longest_prefix(keys)}, keys, index_.epoch(), {}};
   }
   void ask() {
     const std::uint64_t c = prng_.below(kChains);

@@ -53,10 +53,17 @@ Hit decide_hit(const HitQuery& query, const model::KvLayout& layout) {
   TRIMTAB_CHECK(query.prompt_tokens > 0, "an empty prompt has no hit");
   TRIMTAB_CHECK(query.matched_blocks >= 0);
   const std::int64_t usable = (query.prompt_tokens - 1) / kBlockTokens;  // the last token is always computed
-  const std::int64_t end = std::min(query.matched_blocks, usable);
+  std::int64_t end = std::min(query.matched_blocks, usable);
+  if (!query.pools.empty()) {
+    const std::int64_t limit = std::min<std::int64_t>(end, UINT32_MAX);
+    end = greatest_common_endpoint(query.pools, static_cast<std::uint32_t>(limit));
+  }
   Resume resume{end, true, fmt::format("{} blocks present", query.matched_blocks)};
   if (query.matched_blocks > usable)
     resume.reason = fmt::format("cached to its end; computing from block {} for the last logits", usable);
+  if (!query.pools.empty())
+    resume.reason = fmt::format("{} blocks present; {} is the last place where all pools can resume",
+                                query.matched_blocks, end);
   const bool windowed = layout.window_tokens > 0 && layout.window_layers > 0;
   if (windowed && end > 0 && !std::binary_search(query.snapshots.begin(), query.snapshots.end(), end))
     resume = without_snapshot(query, layout, end);
@@ -74,11 +81,13 @@ Hit decide_hit(const HitQuery& query, const model::KvLayout& layout) {
   return hit;
 }
 
-std::uint32_t greatest_common_endpoint(std::span<const std::span<const std::uint32_t>> pools) {
+std::uint32_t greatest_common_endpoint(std::span<const std::span<const std::uint32_t>> pools,
+                                       std::uint32_t limit) {
   if (pools.empty() || pools.front().empty()) return 0;
   const auto& first = pools.front();
   for (std::size_t i = first.size(); i > 0; --i) {
     const std::uint32_t endpoint = first[i - 1];
+    if (endpoint > limit) continue;
     const bool legal = std::all_of(pools.begin() + 1, pools.end(), [endpoint](const auto& pool) {
       return std::binary_search(pool.begin(), pool.end(), endpoint);
     });

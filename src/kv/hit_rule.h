@@ -21,6 +21,8 @@ struct HitQuery {
   /// Sorted block counts at whose end a window snapshot is held; ignored for models without a window.
   std::span<const std::uint32_t> snapshots = {};
   WindowMode mode = WindowMode::kApproximate;
+  /// Further pools that must agree, if any: the sorted block counts at which each can resume.
+  std::span<const std::span<const std::uint32_t>> pools = {};
 };
 
 struct Hit {
@@ -36,6 +38,7 @@ struct Hit {
 /// The hit of a prompt. Block KV decides the length; the window decides only how much before its end is
 /// computed again.
 ///
+/// - Where further pools must agree, the length is the greatest endpoint that is legal in all of them.
 /// - At least one token is computed (the last, for its logits). A prompt that is cached to its very end
 ///   computes its last block again: whole blocks, because a block of the pool is shared and must not be
 ///   written, state snapshots exist only at multiples of 128, and the engine resumes there with the same bits
@@ -44,8 +47,10 @@ struct Hit {
 ///   layers (exact); an older snapshot is used where it costs no more, because it loses nothing.
 Hit decide_hit(const HitQuery& query, const model::KvLayout& layout);
 
-/// The greatest block count that is legal in every pool, 0 when none is. Each list is sorted, the endpoints
-/// at which that pool can resume; the minimum of their maxima would not do (pools {3} and {2} share nothing).
-std::uint32_t greatest_common_endpoint(std::span<const std::span<const std::uint32_t>> pools);
+/// The greatest block count, at most `limit`, that is legal in every pool; 0 when none is. Each list is
+/// sorted, the endpoints at which that pool can resume; the minimum of their maxima would not do (pools {3}
+/// and {2} share nothing).
+std::uint32_t greatest_common_endpoint(std::span<const std::span<const std::uint32_t>> pools,
+                                       std::uint32_t limit = UINT32_MAX);
 
 }  // namespace trimtab::kv

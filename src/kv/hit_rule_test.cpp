@@ -120,5 +120,22 @@ TEST(GreatestCommonEndpoint, IsLegalInEveryPool) {
   EXPECT_EQ(common({}), 0U);
 }
 
+TEST(GreatestCommonEndpoint, DecidesTheHitWhereSeveralPoolsMustAgree) {
+  const std::vector<std::uint32_t> twelves = {12, 24, 36}, some = {3, 12, 20, 36}, none;
+  const auto hit = [&](std::int64_t matched, std::vector<std::span<const std::uint32_t>> pools) {
+    HitQuery query;
+    query.prompt_tokens = 40 * 128;
+    query.matched_blocks = matched;
+    query.pools = pools;
+    return decide_hit(query, {}).tokens.value / 128;
+  };
+  EXPECT_EQ(hit(39, {twelves}), 36) << "blocks of 1,536 tokens end where they end (pegaflow PR#450)";
+  EXPECT_EQ(hit(35, {twelves}), 24);
+  EXPECT_EQ(hit(35, {twelves, some}), 12) << "not 20, which is the least of the three maxima below 35";
+  EXPECT_EQ(hit(39, {twelves, some}), 36);
+  EXPECT_EQ(hit(11, {twelves}), 0);
+  EXPECT_EQ(hit(39, {twelves, none}), 0);
+}
+
 }  // namespace
 }  // namespace trimtab::kv
