@@ -1,0 +1,82 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "swap_in/backend.h"
+#include "swap_in/layer_gate.h"
+
+namespace trimtab::swap_in {
+
+/// Where one layer lies within a block; the same on both sides.
+struct LayerSpan {
+  std::size_t offset = 0, bytes = 0;
+};
+
+/// Tells which blocks have come so far that a layer of them can be copied. The loader's arena implements it
+/// (kv_pool); tests do so with what they like.
+class LayerFeed {
+ public:
+  virtual ~LayerFeed() = default;
+  /// Appends the indices of blocks whose `layer` lies in host memory and which were not given for this layer
+  /// before; waits up to `wait` for the first. An error ends the swap: what the loader said.
+  virtual base::Status take(std::uint32_t layer, std::vector<std::uint32_t>& blocks, base::Nanos wait) = 0;
+};
+
+/// One hit to be swapped in: blocks scattered in host memory, places scattered in device memory.
+struct SwapRequest {
+  std::vector<LayerSpan> layers;                       // in the order of computing
+  std::vector<const std::byte*> sources;               // of each block
+  std::vector<std::byte*> destinations;                // of each block
+  std::shared_ptr<LayerFeed> feed;                     // absent: everything is there already
+  std::uint32_t batch = 64;                            // copies per call, cut to the backend's batch_max
+  base::Nanos patience = base::Nanos{10'000'000'000};  // without any progress of the feed
+};
+
+struct SwapStats {
+  std::uint64_t swaps = 0, failed = 0, layers = 0, copies = 0, bytes = 0;
+  std::uint64_t busy_ns = 0;  // in the backend's calls
+};
+
+/// The engine's thread that moves hits into device memory, layer after layer, ahead of the forward pass
+/// (system facts, section 12). A request's gate opens layer by layer; the next layer's copies start before
+/// the last one's have landed. Requests are served in the order they came.
+class LayerSwapper {
+ public:
+  explicit LayerSwapper(std::unique_ptr<Backend> backend);
+  ~LayerSwapper();
+  LayerSwapper(const LayerSwapper&) = delete;
+  LayerSwapper& operator=(const LayerSwapper&) = delete;
+
+  /// Sources and destinations must stay until the gate has opened for the last layer, or has failed: a copy
+  /// that is under way still lands, so a request that fails waits for its copies before its gate says so.
+  std::shared_ptr<LayerGate> swap(SwapRequest request);
+  SwapStats stats() const;
+
+ private:
+  struct Job {
+    SwapRequest request;
+    std::shared_ptr<LayerGate> gate;
+  };
+  void run();
+  base::Status carry_out(const Job& job);
+  /// Starts all copies of one layer as its blocks come.
+  base::Status copy_layer(const Job& job, std::uint32_t layer);
+  base::Status start(std::span<const Copy> copies);
+  bool stopping() const;
+
+  std::unique_ptr<Backend> backend_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Job> jobs_;
+  bool stop_ = false;
+  SwapStats stats_;
+  std::thread thread_;
+};
+
+}  // namespace trimtab::swap_in
