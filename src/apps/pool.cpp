@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
+#include "apps/pool_commands.h"
 #include "policy/placement/rebuild.h"
 #include "policy/placement/resize.h"
 #include "report/table.h"
@@ -140,7 +141,8 @@ base::Status layout(const LayoutOptions& options) {
 }  // namespace
 
 void add_pool(CLI::App& app) {
-  CLI::App* pool = app.add_subcommand("pool", "the storage nodes of the KV pool: which keeps which shard");
+  CLI::App* pool =
+      app.add_subcommand("pool", "the KV pool: its storage nodes, and the way from it into the device");
   pool->require_subcommand(1);
   auto options = std::make_shared<LayoutOptions>();
   CLI::App* command = pool->add_subcommand(
@@ -158,6 +160,7 @@ void add_pool(CLI::App& app) {
   command->add_option("--grow", options->grow, "so many nodes join afterwards")->check(CLI::Range(0, 500));
   command->add_flag("--json", options->as_json, "as JSON");
   command->callback([options] { finish(layout(*options)); });
+  add_pool_swap_in(*pool);
 }
 
 }  // namespace trimtab::apps
