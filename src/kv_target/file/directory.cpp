@@ -26,8 +26,16 @@ base::Result<Directory> Directory::open(DirectoryOptions options) {
   directory.options_ = std::move(options);
   directory.log_ = LogFile(directory.options_.path, directory.layout(), directory.options_.on_step);
   TRIMTAB_TRY(directory.prepare());
-  TRIMTAB_TRY(directory.recover());
-  TRIMTAB_TRY(directory.log_.write_anew(directory.recovered_));
+  const auto scan = directory.recover();
+  if (!scan) return tl::unexpected(scan.error());
+  const auto anew = directory.log_.write_anew(directory.recovered_);
+  const bool full = !anew && anew.error().code == base::Code::kResourceExhausted;
+  if (full && scan->log_id != 0) {
+    ::unlink(directory.path("log.new").c_str());
+    TRIMTAB_TRY(directory.log_.keep(*scan));
+  } else {
+    TRIMTAB_TRY(anew);
+  }
   return directory;
 }
 
@@ -55,7 +63,7 @@ base::Status Directory::prepare() {
   return {};
 }
 
-base::Status Directory::recover() {
+base::Result<LogScan> Directory::recover() {
   auto scan = log_.read();
   if (!scan) return tl::unexpected(scan.error());
   dropped_ = scan->dropped;
@@ -71,7 +79,7 @@ base::Status Directory::recover() {
     else
       ++dropped_;  // someone cut or removed the file
   }
-  return {};
+  return scan;
 }
 
 /// Writes and reads one unit with O_DIRECT: file systems refuse it in several ways, and some only at the

@@ -17,7 +17,8 @@ struct DirectoryOptions {
 };
 
 /// The files of a target: `lock`, `log`, and `extents.000000` and so on, each preallocated. Opening makes or
-/// recovers it and writes the log anew, so that nothing that is served rests on bytes which are not durable.
+/// recovers it and writes the log anew (on a full disk: syncs the old one and goes on behind it), so that
+/// nothing that is served rests on bytes which are not durable.
 class Directory {
  public:
   /// kUnavailable: in use; kInvalidArgument: of another layout, or not ours; kIo, kResourceExhausted: the
@@ -47,7 +48,7 @@ class Directory {
 
  private:
   base::Status prepare();
-  base::Status recover();
+  base::Result<LogScan> recover();
   void probe_direct();
   base::Status open_file(std::size_t number, bool create);
   std::uint64_t wanted_units(std::size_t number) const;

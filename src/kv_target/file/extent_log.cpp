@@ -159,6 +159,7 @@ base::Result<LogScan> scan_log(std::span<const std::byte> log) {
   }
   LogScan scan;
   scan.layout = {static_cast<std::uint32_t>(header->unit_bytes), header->file_bytes};
+  scan.log_id = header->log_id;
   Replay replay(scan.layout);
   log = log.subspan(std::min(log.size(), kRecordsBegin));
   const std::uint64_t whole = log.size() / kRecordBytes;
@@ -167,9 +168,12 @@ base::Result<LogScan> scan_log(std::span<const std::byte> log) {
     const auto bytes = log.subspan(index * kRecordBytes, kRecordBytes);
     RawRecord raw;
     if (!unseal(bytes, base::mix(header->log_id, index), raw)) {
-      all_zero(bytes) ? ++zeros : ++scan.dropped;
+      const bool room = all_zero(bytes);
+      room ? ++zeros : ++scan.dropped;
+      if (!room) scan.end = index + 1;
       continue;
     }
+    scan.end = index + 1;
     scan.dropped += std::exchange(zeros, 0);
     const LogEntry entry{{{raw.high, raw.low}, static_cast<std::uint8_t>(raw.shard)},
                          {raw.unit, raw.bytes, raw.checksum}};
@@ -178,7 +182,10 @@ base::Result<LogScan> scan_log(std::span<const std::byte> log) {
     if (kind == RecordKind::kErase) replay.erase(entry.name);
     good ? ++scan.records : ++scan.dropped;
   }
-  if (const auto torn = log.subspan(whole * kRecordBytes); !all_zero(torn)) ++scan.dropped;
+  if (const auto torn = log.subspan(whole * kRecordBytes); !all_zero(torn)) {
+    ++scan.dropped;
+    scan.end = whole + 1;
+  }
   scan.live = replay.live();
   return scan;
 }

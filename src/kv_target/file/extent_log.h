@@ -58,6 +58,8 @@ struct LogScan {
   std::vector<LogEntry> live;  // in the order they were put; no two share a name or a unit
   std::uint64_t records = 0;   // good ones
   std::uint64_t dropped = 0;   // damaged or torn ones, and those that describe no possible extent
+  std::uint64_t log_id = 0;
+  std::uint64_t end = 0;  // the first place for a record behind which there are only zeros
 };
 
 /// What a log says, after any crash: a put counts when its whole record is there; it ends by an erase or by a

@@ -5,6 +5,7 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -46,7 +47,7 @@ base::Result<LogScan> LogFile::read() const {
   const std::string name = path("log");
   const Descriptor old(::open(name.c_str(), O_RDONLY | O_CLOEXEC));
   if (old.get() < 0) {
-    if (errno == ENOENT) return LogScan{layout_, {}, 0, 0};
+    if (errno == ENOENT) return LogScan{layout_, {}, 0, 0, 0, 0};
     return system_error("cannot open " + name, errno);
   }
   const auto bytes = read_whole(old.get(), name);
@@ -125,9 +126,22 @@ base::Status LogFile::write_anew(const std::vector<LogEntry>& live) {
   return adopt(std::move(*made));
 }
 
+base::Status LogFile::keep(const LogScan& scan) {
+  const std::string name = path("log");
+  file_ = Descriptor(::open(name.c_str(), O_RDWR | O_CLOEXEC));
+  struct stat info {};
+  if (file_.get() < 0 || fstat(file_.get(), &info) != 0) return system_error("cannot open " + name, errno);
+  // What was read may be in nobody's hands but the kernel's yet.
+  if (fdatasync(file_.get()) != 0) return system_error("cannot sync " + name, errno);
+  log_id_ = scan.log_id;
+  records_ = scan.end;
+  room_ = static_cast<std::uint64_t>(info.st_size);
+  return {};
+}
+
 base::Status LogFile::make_room(std::uint64_t bytes) {
   while (room_left() < bytes) {
-    const std::uint64_t wanted = room_ + kRoomStepBytes;
+    const std::uint64_t wanted = std::max(room_, end()) + kRoomStepBytes;
     if (fallocate(file_.get(), 0, 0, static_cast<off_t>(wanted)) != 0) {
       if (!cannot_preallocate(errno)) return system_error("cannot take room for " + path("log"), errno);
       room_ = ~std::uint64_t{0};

@@ -43,6 +43,9 @@ class LogFile {
   /// Writes, syncs and adopts, waiting for each: when a target opens.
   base::Status write_anew(const std::vector<LogEntry>& live);
 
+  /// Goes on behind what `scan` found in the old log, when a full disk has no room for a new one.
+  base::Status keep(const LogScan& scan);
+
   /// Room for `bytes` more at the end; kIo or kResourceExhausted when the file system has none.
   base::Status make_room(std::uint64_t bytes);
   std::uint64_t room_left() const { return room_ > end() ? room_ - end() : 0; }
