@@ -46,8 +46,9 @@ struct SnapshotStore::State {
     return true;
   }
   /// Room for `size` bytes, set aside as pinned; false, and nothing evicted, when references leave too
-  /// little.
-  bool reserve(std::size_t size) {
+  /// little. `memory` becomes that of an evicted snapshot of the same size, if there is one: fresh pages cost
+  /// more than what is copied into them.
+  bool reserve(std::size_t size, std::unique_ptr<std::byte[]>& memory) {
     if (pinned + size > budget) return false;
     for (auto at = order.begin(); used + size > budget;) {
       TRIMTAB_CHECK(at != order.end(), "bytes are accounted that no snapshot has");
@@ -55,6 +56,7 @@ struct SnapshotStore::State {
       if (content->pins > 0) continue;
       drop(content->name);
       ++counts.evicted;
+      if (content->size == size) memory = std::move(content->memory);
     }
     used += size;
     pinned += size;
@@ -96,13 +98,16 @@ SnapshotStore::SnapshotStore(base::Bytes budget, HostId machine, std::uint64_t e
 base::Status SnapshotStore::put(const SnapshotName& name, std::span<const std::byte> content) {
   State& state = *state_;
   TRIMTAB_CHECK(!content.empty(), "a snapshot has content");
+  auto fresh = std::make_shared<Content>();
+  fresh->name = name;
+  fresh->size = content.size();
   {
     const std::lock_guard lock(state.mutex);
     if (state.renew(name)) {
       ++state.counts.puts_present;
       return {};
     }
-    if (!state.reserve(content.size())) {
+    if (!state.reserve(content.size(), fresh->memory)) {
       ++state.counts.puts_refused;
       const bool never = content.size() > state.budget;
       return base::fail(never ? base::Code::kTooLarge : base::Code::kResourceExhausted,
@@ -112,10 +117,7 @@ base::Status SnapshotStore::put(const SnapshotName& name, std::span<const std::b
                         "kv_state");
     }
   }
-  auto fresh = std::make_shared<Content>();
-  fresh->name = name;
-  fresh->size = content.size();
-  fresh->memory.reset(new (std::nothrow) std::byte[content.size()]);
+  if (!fresh->memory) fresh->memory.reset(new (std::nothrow) std::byte[content.size()]);
   if (fresh->memory) {
     std::memcpy(fresh->memory.get(), content.data(), content.size());
     fresh->checksum = kv::snapshot_checksum(name, content);
