@@ -55,7 +55,10 @@ class SnapshotHit : public ::testing::Test {
     layout_.window_layers = kShape.layers;
   }
 
-  void start(std::uint32_t id, std::uint64_t epoch) { machines_[id] = std::make_unique<Machine>(id, epoch); }
+  void start(std::uint32_t id, std::uint64_t epoch) {
+    machines_[id] = std::make_unique<Machine>(id, epoch);
+    endpoints_[id] = {"127.0.0.1", machines_[id]->server->port()};
+  }
   /// The engine of machine `id` has computed `blocks` blocks of the prompt.
   void keep(std::uint32_t id, std::int64_t blocks) {
     std::vector<std::byte> snapshot(static_cast<std::size_t>(kv::snapshot_bytes(kShape, blocks * 128).value));
@@ -63,7 +66,7 @@ class SnapshotHit : public ::testing::Test {
     ASSERT_TRUE(machines_.at(id)->store.put(kv::snapshot_name(keys_, blocks, layout_name_), snapshot));
     ASSERT_TRUE(refresh(directory_, HostId{id}, endpoint(id), client_, 10_s));
   }
-  Endpoint endpoint(std::uint32_t id) const { return {"127.0.0.1", machines_.at(id)->server->port()}; }
+  Endpoint endpoint(std::uint32_t id) const { return endpoints_.at(id); }
 
   /// A request on machine 9 whose block KV is all there: reads the window state from wherever it is.
   kv::HitRead read_hit(kv::WindowMode mode = kv::WindowMode::kApproximate) {
@@ -102,6 +105,7 @@ class SnapshotHit : public ::testing::Test {
   model::KvLayout layout_;
   kv::BlockKey layout_name_ = kv::layout_key(kShape, "bytes");
   std::map<std::uint32_t, std::unique_ptr<Machine>> machines_;
+  std::map<std::uint32_t, Endpoint> endpoints_;
   kv::SnapshotDirectory directory_;
   SnapshotClient client_;
   kv::HitCounters counters_;
@@ -152,6 +156,16 @@ TEST_F(SnapshotHit, ASnapshotOfAMachineThatWasRestartedIsAMiss) {
   const kv::HitRead read = read_hit();
   EXPECT_EQ(read.hit().tokens.value, 5 * 128);
   EXPECT_EQ(read.outcome(), kv::HitRead::Outcome::kStale);
+}
+
+TEST_F(SnapshotHit, AMachineThatDoesNotAnswerIsAFallback) {
+  start(1, 1);
+  keep(1, 6);
+  machines_.erase(1);  // and nobody has noticed its death yet
+  const kv::HitRead read = read_hit();
+  EXPECT_EQ(read.hit().tokens.value, 5 * 128);
+  EXPECT_EQ(read.outcome(), kv::HitRead::Outcome::kFallback);
+  EXPECT_EQ(counters_.totals().fallbacks, 1U);
 }
 
 TEST_F(SnapshotHit, WhenTwoMachinesBothHoldItTheOtherHelps) {
