@@ -18,6 +18,8 @@ Machine::Machine(const model::ClusterConfig& config, const model::Profile& profi
       admission_(policy::admission_config(config.gateway)),
       allocator_(queue_->tiers()),
       members_(config),
+      holdings_(members_.places()),
+      reports_(members_.places()),
       demand_(queue_->tiers()) {}
 
 void Machine::step(const Event& event, Nanos now, std::vector<Action>& out) {
@@ -25,8 +27,15 @@ void Machine::step(const Event& event, Nanos now, std::vector<Action>& out) {
                 "time went back from " + std::to_string(now_.value) + " to " + std::to_string(now.value));
   now_ = now;
   out_ = &out;
+  // A host that changed the queue behind the machine says so by a Timer.
+  if (std::holds_alternative<Timer>(event)) settled_ = false;
   on_time();
   std::visit([this](const auto& one) { on(one); }, event);
+  // These say themselves whether they left something to serve; after all others one looks.
+  if (!std::holds_alternative<PrefillStepped>(event) && !std::holds_alternative<DecodeStepped>(event) &&
+      !std::holds_alternative<Pull>(event)) {
+    settled_ = false;
+  }
   set_timer();
   out_ = nullptr;
 }
@@ -40,8 +49,7 @@ Life* Machine::find(RequestId id) { return const_cast<Life*>(std::as_const(*this
 
 Life* Machine::holder(RequestId id, Place place) {
   if (!members_.heard(place) || releases_.pending(id, place)) return nullptr;
-  const auto held = holdings_.find(place);
-  return held != holdings_.end() && held->second.contains(id) ? find(id) : nullptr;
+  return holdings_[members_.index(place)].contains(id) ? find(id) : nullptr;
 }
 
 void Machine::enter(Life& life, Stage stage) {
@@ -50,28 +58,29 @@ void Machine::enter(Life& life, Stage stage) {
   life.stage = stage;
 }
 
-void Machine::hold(Place place, RequestId id) { holdings_[place].insert(id); }
+void Machine::hold(Place place, RequestId id) { holdings_[members_.index(place)].insert(id); }
 
-void Machine::unhold(Place place, RequestId id) {
-  const auto held = holdings_.find(place);
-  if (held == holdings_.end()) return;
-  held->second.erase(id);
-  if (held->second.empty()) holdings_.erase(held);
-}
+void Machine::unhold(Place place, RequestId id) { holdings_[members_.index(place)].erase(id); }
 
-// Everything that is due, before the event that found it so.
+// Everything that is due, before the event that found it so. Mostly nothing is, and then the last serve()
+// left nothing that this one could find.
 void Machine::on_time() {
+  const bool due = !settled_ || queue_due_ <= now_;
   while (!deadlines_.empty() && deadlines_.begin()->first <= now_) {
     Life& life = lives_.at(deadlines_.begin()->second);
+    settled_ = false;
     fail(life, base::Code::kDeadlineExceeded,
          "no complete answer within " + std::to_string((life.deadline - life.arrival).value / 1'000'000) +
              " ms; the request was " + std::string(name(life.stage)));
   }
-  expire_leases();
+  if (due) expire_leases();
   give_up_waiting();
   for (auto pause = refused_.begin(); pause != refused_.end();) {
     const auto next = std::next(pause);
-    if (pause->second <= now_) reopen(pause->first);
+    if (pause->second <= now_) {
+      settled_ = false;
+      reopen(pause->first);
+    }
     pause = next;
   }
   if (now_ >= round_ends_) {
@@ -82,16 +91,20 @@ void Machine::on_time() {
       demand_ = std::move(demand);
       allocate(false);
     }
+    settled_ = false;
   }
+  if (settled_ && !due && held_.empty()) return;
   retry_held();
   serve();
 }
 
 void Machine::on(const Timer&) {}
 
-Nanos Machine::next_instant() const {
+Nanos Machine::next_instant() {
+  queue_due_ = now_;
   if (lives_.empty()) return base::kForever;
-  Nanos next = std::min(round_ends_, queue_->next_event(now_));
+  queue_due_ = queue_->next_event(now_);
+  Nanos next = std::min(round_ends_, queue_due_);
   if (!deadlines_.empty()) next = std::min(next, deadlines_.begin()->first);
   if (!computed_.empty()) next = std::min(next, computed_.begin()->first);
   for (const auto& [rank, until] : refused_) next = std::min(next, until);
@@ -135,7 +148,7 @@ void Machine::on(const Joined& event) {
   if (!members_.known(place)) return;
   if (members_.heard(place)) on(Lost{place});  // it came back before anybody noticed that it was gone
   settle_lost(place);
-  reports_.erase(place);
+  reports_[members_.index(place)] = 0;
   if (place.role == Role::kPrefill) silent_.erase(place.engine);
   const bool serving = members_.join(place, event.blocks_total);
   log(RequestId{0}, [&] { return MembershipRecord{place, serving, "joined"}; });
@@ -219,9 +232,7 @@ void Machine::drop_group(Place lost, const std::string& why) {
   }
   for (std::uint32_t r = 0; r < members_.ranks(lost.role); ++r) {
     const Place place{lost.role, lost.engine, r};
-    const auto held = holdings_.find(place);
-    if (held == holdings_.end()) continue;
-    const std::set<RequestId> ids = held->second;
+    const std::set<RequestId> ids = holdings_[members_.index(place)];
     for (const RequestId id : ids) {
       Life* life = find(id);
       if (life == nullptr) continue;

@@ -75,7 +75,7 @@ class Machine {
   void on(const RequestFailed& event);
   void on_time();
   void set_timer();
-  Nanos next_instant() const;
+  Nanos next_instant();
   void allocate(bool always_log);
   void settle_lost(Place place);
   void drop_group(Place place, const std::string& why);
@@ -201,7 +201,7 @@ class Machine {
   Releases releases_;
 
   std::unordered_map<RequestId, Life> lives_;  // looked up, never iterated
-  std::map<Place, std::set<RequestId>> holdings_;
+  std::vector<std::set<RequestId>> holdings_;  // by Membership::index
   std::set<std::pair<Nanos, RequestId>> deadlines_;
   std::set<std::pair<Nanos, RequestId>> held_;  // Seat::kWanted, by wanted_since
   std::set<std::pair<Nanos, RequestId>>
@@ -210,13 +210,16 @@ class Machine {
   std::uint64_t encoders_joined_ = 0;
   // Images of requests that ended at an encoder which has not answered the abort yet.
   std::map<std::pair<Place, RequestId>, std::vector<std::uint32_t>> aborted_images_;
-  std::map<RankId, Nanos> refused_;  // closed until then or until its next report
-  std::set<EngineId> silent_;        // let a lease run out: no work before they speak again
-  std::map<Place, std::uint32_t> reports_;
+  std::map<RankId, Nanos> refused_;     // closed until then or until its next report
+  std::set<EngineId> silent_;           // let a lease run out: no work before they speak again
+  std::vector<std::uint32_t> reports_;  // by Membership::index
   std::map<EngineId, policy::TierRange> ranges_;
   std::vector<Nanos> demand_;              // per tier, of the last round
   std::array<std::uint32_t, 5> stages_{};  // requests in each Stage
   Nanos round_ends_;
+  Nanos queue_due_;                        // when the queue has something of its own to do
+  bool settled_ = false;                   // nothing has changed since serve() found nothing to do
+  std::vector<policy::RankOffer> offers_;  // scratch
   std::optional<Nanos> timer_;
   TokenCount held_tokens_;
   std::size_t parked_ = 0;                                        // of held_

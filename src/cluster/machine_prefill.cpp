@@ -10,9 +10,9 @@ using model::Role;
 void Machine::on(const Pull& event) {
   // A group that is broken or draining asks in vain; it asks again when its account changes or it joins.
   if (!members_.open(Role::kPrefill, event.engine) || silent_.contains(event.engine)) return;
-  std::vector<policy::RankOffer> ranks;
-  for (const RankOffer& offer : event.ranks) ranks.push_back({offer.quota_left, offer.blocks_free});
-  queue_->pull(event.engine, ranks);
+  offers_.clear();
+  for (const RankOffer& offer : event.ranks) offers_.push_back({offer.quota_left, offer.blocks_free});
+  queue_->pull(event.engine, offers_);
   serve();
 }
 
@@ -29,6 +29,7 @@ void Machine::serve() {
     any = true;
   }
   if (any && window > 1) retry_held();
+  settled_ = !(any && window > 1);
 }
 
 void Machine::grant(const policy::Grant& granted) {
@@ -113,7 +114,10 @@ void Machine::on(const PrefillStepped& event) {
     if (!life->needs_decode()) continue;
     if (life->prefilled == life->tokens() && life->seat != Seat::kTarget) wait_for_target(*life);
     const bool unasked = life->seat == Seat::kNone || life->seat == Seat::kBound;
-    if (unasked && seat_is_due(*life)) want_seat(*life);
+    if (unasked && seat_is_due(*life)) {
+      settled_ = false;
+      want_seat(*life);
+    }
   }
 }
 
@@ -127,6 +131,7 @@ void Machine::wait_for_target(Life& life) {
 
 void Machine::give_up_waiting() {
   while (!computed_.empty() && computed_.begin()->first <= now_) {
+    settled_ = false;
     Life& life = lives_.at(computed_.begin()->second);
     computed_.erase(computed_.begin());
     if (life.seat == Seat::kTarget || life.seat == Seat::kGone) continue;  // the hand-over is under way
@@ -187,14 +192,12 @@ void Machine::prefill_lost(Life& life, Place place, base::Code code, const std::
 
 /// The rank's time runs anew for all that it has: it works, or what it waited for has just been sent.
 void Machine::extend_leases(Place place) {
-  const auto held = holdings_.find(place);
-  if (held == holdings_.end()) return;
-  for (const RequestId id : held->second) queue_->extend(id, now_);
+  for (const RequestId id : holdings_[members_.index(place)]) queue_->extend(id, now_);
 }
 
 /// A sign of life. What an engine says changes its account, so its next pull follows at once.
 void Machine::spoke(Place place) {
-  ++reports_[place];
+  ++reports_[members_.index(place)];
   if (place.role == Role::kPrefill) silent_.erase(place.engine);
 }
 
@@ -202,8 +205,9 @@ void Machine::spoke(Place place) {
 // encoder, a decode place) is no fault of the engine's, nor is what stands behind such a request.
 void Machine::expire_leases() {
   if (queue_->next_event(now_) > now_) return;
-  for (const auto& [place, ids] : holdings_) {
-    if (place.role != Role::kPrefill) continue;
+  settled_ = false;
+  for (std::size_t at = 0; at < members_.places(Role::kPrefill); ++at) {
+    const std::set<RequestId>& ids = holdings_[at];
     const bool waits = std::any_of(ids.begin(), ids.end(), [this](RequestId id) {
       const Life& life = lives_.at(id);
       const auto awaited = [&life](const ImageLife& image) {
@@ -213,7 +217,9 @@ void Machine::expire_leases() {
       return life.stage == Stage::kGranted || seatless ||
              std::any_of(life.images.begin(), life.images.end(), awaited);
     });
-    if (waits) extend_leases(place);
+    for (const RequestId id : ids) {
+      if (waits) queue_->extend(id, now_);
+    }
   }
   for (const policy::Returned& returned : queue_->expire(now_)) {
     queue_->ack(returned.item.id);  // it comes back through the match: the pool may have more of it by now

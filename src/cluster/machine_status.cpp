@@ -11,11 +11,8 @@ RankStatus Machine::rank_status(Place place) const {
   status.place = place;
   status.heard = members_.heard(place);
   status.blocks_total = members_.blocks_total(place);
-  if (const auto held = holdings_.find(place); held != holdings_.end()) {
-    status.requests = static_cast<std::uint32_t>(held->second.size());
-  }
-  if (const auto reports = reports_.find(place); reports != reports_.end())
-    status.steps_seen = reports->second;
+  status.requests = static_cast<std::uint32_t>(holdings_[members_.index(place)].size());
+  status.steps_seen = reports_[members_.index(place)];
   if (place.role == Role::kDecode && decode_->ledger().knows(place.rank_id())) {
     const policy::DecodeLoad load = decode_->ledger().load(place.rank_id());
     status.running = load.running;
@@ -76,7 +73,7 @@ Census Machine::census() const {
   census.leases = queue_->leased();
   census.held = held_.size() + computed_.size() + images_waiting_.size() +
                 static_cast<std::uint64_t>(held_tokens_.value);
-  for (const auto& [place, ids] : holdings_) census.holdings += ids.size();
+  for (const std::set<RequestId>& ids : holdings_) census.holdings += ids.size();
   census.deadlines = deadlines_.size();
   census.releases = releases_.size() + quarantined_.size() + parked_ + aborted_images_.size();
   census.decode_accounts = decode_->ledger().requests_known();

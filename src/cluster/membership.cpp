@@ -8,13 +8,28 @@ namespace trimtab::cluster {
 
 using model::Role;
 
-Membership::Membership(const model::ClusterConfig& config) : roles_(3) {
+Membership::Membership(const model::ClusterConfig& config) : roles_(3), begins_{0} {
   const auto fill = [this](Role role, std::uint32_t engines, std::uint32_t ranks) {
     roles_[static_cast<std::size_t>(role)].assign(engines, Group{std::vector<Member>(ranks), false});
+    begins_.push_back(begins_.back() + std::size_t{engines} * ranks);
+    widths_.push_back(ranks);
   };
   fill(Role::kPrefill, config.prefill.engines, config.prefill.ranks);
   fill(Role::kDecode, config.decode.groups, config.decode.ranks);
   fill(Role::kVision, config.vision.machines, config.vision.encoders);
+}
+
+std::size_t Membership::index(Place place) const {
+  const auto role = static_cast<std::size_t>(place.role);
+  const std::size_t at = begins_[role] + place.engine.value * widths_[role] + place.rank;
+  TRIMTAB_CHECK(place.rank < widths_[role] && at < begins_[role + 1],
+                "a place that the configuration does not have");
+  return at;
+}
+
+std::size_t Membership::places(Role role) const {
+  const auto at = static_cast<std::size_t>(role);
+  return begins_[at + 1] - begins_[at];
 }
 
 const Membership::Group* Membership::group(Role role, EngineId engine) const {

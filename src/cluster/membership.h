@@ -36,6 +36,12 @@ class Membership {
   bool heard(Place place) const;
   std::int64_t blocks_total(Place place) const;
 
+  /// Of a place that is known, in the order of Place: tables by place are vectors.
+  std::size_t index(Place place) const;
+  std::size_t places() const { return begins_.back(); }
+  /// Those of this role; its first index is where the role before it ends.
+  std::size_t places(model::Role role) const;
+
   std::uint32_t engines(model::Role role) const;
   std::uint32_t ranks(model::Role role) const;  // per engine; encoders per machine
   /// Every engine, group and encoder of the configuration serves.
@@ -57,6 +63,8 @@ class Membership {
   const Member* member(Place place) const;
 
   std::vector<std::vector<Group>> roles_;  // by Role, then engine
+  std::vector<std::size_t> begins_;        // of the indices of each role, and the end
+  std::vector<std::size_t> widths_;        // members of a group
 };
 
 }  // namespace trimtab::cluster

@@ -1,5 +1,8 @@
 #include "cluster/pull_agents.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "base/check.h"
 #include "policy/prefill/context_parallel.h"
 
@@ -22,7 +25,11 @@ PullAgents::Rank* PullAgents::find(RankId rank) {
 }
 
 /// It asks anew.
-void PullAgents::mark(EngineId engine) { engines_[engine.value].changed = changed_ = true; }
+void PullAgents::mark(EngineId engine) {
+  engines_[engine.value].changed = true;
+  changed_first_ = std::min<std::size_t>(changed_first_, engine.value);
+  changed_last_ = std::max<std::size_t>(changed_last_, engine.value);
+}
 
 /// The sum that the account is in.
 Nanos& PullAgents::quota_of(RankId id, const Account& account) {
@@ -77,6 +84,7 @@ void PullAgents::reset(Place place, std::int64_t blocks_total, bool there) {
 }
 
 void PullAgents::observe(const Event& event) {
+  if (std::holds_alternative<DecodeStepped>(event) || std::holds_alternative<Pull>(event)) return;
   if (const auto* joined = std::get_if<Joined>(&event)) {
     reset(joined->place, joined->blocks_total, true);
   } else if (const auto* lost = std::get_if<Lost>(&event)) {
@@ -118,19 +126,20 @@ void PullAgents::observe(const Action& action) {
 }
 
 void PullAgents::take_pulls(std::vector<Event>& out) {
-  if (!changed_) return;  // most events are of decode ranks
-  changed_ = false;
-  for (std::size_t e = 0; e < engines_.size(); ++e) {
+  if (changed_first_ == kNone) return;  // most events are of decode ranks
+  const std::size_t first = std::exchange(changed_first_, kNone);
+  const std::size_t last = std::exchange(changed_last_, 0);
+  for (std::size_t e = first; e <= last; ++e) {
     Engine& engine = engines_[e];
     if (!engine.changed) continue;
     engine.changed = false;
-    Pull pull{EngineId{static_cast<std::uint32_t>(e)}, {}};
+    auto& pull = std::get<Pull>(out.emplace_back(Pull{EngineId{static_cast<std::uint32_t>(e)}, {}}));
+    pull.ranks.reserve(engine.ranks.size());
     const Nanos each{engine.shared.value / static_cast<std::int64_t>(engine.ranks.size())};
     for (const Rank& rank : engine.ranks) {
       pull.ranks.push_back(rank.there ? RankOffer{fill_ - rank.quota - each, rank.blocks_total - rank.blocks}
                                       : RankOffer{});
     }
-    out.emplace_back(std::move(pull));
   }
 }
 

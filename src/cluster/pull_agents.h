@@ -54,6 +54,7 @@ class PullAgents {
     Nanos shared;  // sum over the shared accounts of all ranks
     bool changed = false;
   };
+  static constexpr std::size_t kNone = SIZE_MAX;
   Rank* find(RankId rank);
   void mark(EngineId engine);
   void progress(const PrefillStepped& step);
@@ -65,7 +66,7 @@ class PullAgents {
   model::PrefillConfig config_;
   Nanos fill_;  // quota that a rank may have outstanding
   std::vector<Engine> engines_;
-  bool changed_ = false;  // of any engine
+  std::size_t changed_first_ = kNone, changed_last_ = 0;  // between them lie all that changed
 };
 
 }  // namespace trimtab::cluster

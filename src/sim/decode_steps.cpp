@@ -147,6 +147,16 @@ std::uint64_t DecodeGroup::steps_within(Nanos span) const {
   if (span.value <= 0) return 0;
   const StepTimes first = step_times(0);
   std::uint64_t low = 0, high = static_cast<std::uint64_t>(span.value / first.whole().value) + 1;
+  // Steps grow slowly: the answer is mostly just below the bound. Down from it in strides that double, then
+  // the middle between the last two.
+  for (std::uint64_t stride = 1; low < high; stride *= 2) {
+    const std::uint64_t steps = high > stride ? high - stride : 0;
+    if (steps == 0 || span_of(first, step_times(steps - 1), steps) <= span) {
+      low = steps;
+      break;
+    }
+    high = steps - 1;
+  }
   while (low < high) {
     const std::uint64_t middle = low + (high - low + 1) / 2;
     if (span_of(first, step_times(middle - 1), middle) <= span) {

@@ -3,6 +3,7 @@
 #include <rapidcheck/gtest.h>
 
 #include <list>
+#include <set>
 
 #include "sim/distribution.h"
 #include "sim/event_queue.h"
@@ -23,6 +24,32 @@ RC_GTEST_PROP(EventQueue, ComesInOrderOfTimeThenOfAsking, (const std::vector<std
     RC_ASSERT(queue.now() == event.at);
     last = {event.at, event.a};
   }
+}
+
+/// Against a sorted set, with what pops followed by none, one or several new ones.
+RC_GTEST_PROP(EventQueue, KeepsItsOrderWhileEventsAskForEvents, ()) {
+  EventQueue queue;
+  std::set<std::pair<std::int64_t, std::uint32_t>> plain;
+  std::uint32_t asked = 0;
+  const auto rounds = *rc::gen::container<std::vector<std::vector<std::uint8_t>>>(
+      100, rc::gen::container<std::vector<std::uint8_t>>(*rc::gen::inRange<std::size_t>(0, 4),
+                                                         rc::gen::inRange<std::uint8_t>(0, 20)));
+  for (const std::vector<std::uint8_t>& spans : rounds) {
+    for (const std::uint8_t span : spans) {
+      plain.emplace(queue.now().value + span, asked);
+      queue.after(Nanos{span}, EventKind::kArrival, asked++);
+    }
+    RC_ASSERT(queue.empty() == plain.empty());
+    if (plain.empty()) continue;
+    const QueuedEvent event = queue.pop();
+    RC_ASSERT(std::pair(event.at.value, event.a) == *plain.begin());
+    plain.erase(plain.begin());
+  }
+  while (!plain.empty()) {
+    RC_ASSERT(queue.pop().a == plain.begin()->second);
+    plain.erase(plain.begin());
+  }
+  RC_ASSERT(queue.empty());
 }
 
 TEST(EventQueue, ThePastIsNow) {
@@ -87,6 +114,32 @@ RC_GTEST_PROP(PrefixCache, IsAnLruOfItsCapacity, ()) {
     for (std::uint64_t i = 0; i < count; ++i) plain.store(first + i);
     RC_ASSERT(cache.blocks() <= static_cast<std::int64_t>(capacity));
   }
+}
+
+/// Runs begin and end anywhere in the groups of 64 that the cache keeps.
+RC_GTEST_PROP(PrefixCache, WithoutABoundIsASet, ()) {
+  PrefixCache cache(0);
+  std::set<std::uint64_t> plain;
+  const auto uses = *rc::gen::container<std::vector<std::pair<std::uint16_t, std::uint8_t>>>(
+      100, rc::gen::pair(rc::gen::inRange<std::uint16_t>(0, 1'000), rc::gen::inRange<std::uint8_t>(1, 200)));
+  for (const auto& [first, count] : uses) {
+    const std::vector<model::BlockRun> runs{{first, count}, {first + 50'000ULL, count}};
+    const auto there = [&](std::int64_t i) {
+      const auto id = static_cast<std::uint64_t>(i < count ? first + i : first + 50'000 + i - count);
+      return plain.contains(id);
+    };
+    std::int64_t expected = 0;
+    while (expected < 2 * count && there(expected)) ++expected;
+    RC_ASSERT(cache.match(runs) == expected);
+    const std::int64_t stored = *rc::gen::inRange<std::int64_t>(0, 2 * count + 1);
+    cache.store(runs, stored);
+    for (std::int64_t i = 0; i < stored; ++i)
+      plain.insert(static_cast<std::uint64_t>(i < count ? first + i : first + 50'000 + i - count));
+    RC_ASSERT(cache.blocks() == static_cast<std::int64_t>(plain.size()));
+    RC_ASSERT(cache.contains(first) == plain.contains(first));
+  }
+  cache.clear();
+  RC_ASSERT(cache.blocks() == 0 && (plain.empty() || !cache.contains(*plain.begin())));
 }
 
 TEST(PrefixCache, WithoutABoundEverythingStays) {

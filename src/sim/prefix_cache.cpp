@@ -1,11 +1,18 @@
 #include "sim/prefix_cache.h"
 
+#include <algorithm>
+#include <bit>
 #include <utility>
 
 namespace trimtab::sim {
 
 PrefixCache::PrefixCache(std::int64_t capacity_blocks, std::unique_ptr<Eviction> eviction)
-    : capacity_(capacity_blocks), eviction_(std::move(eviction)), table_(1024) {
+    : capacity_(capacity_blocks), eviction_(std::move(eviction)) {
+  if (capacity_ > 0) {
+    table_.resize(1024);
+  } else {
+    groups_.resize(1024);
+  }
   if (capacity_ > 0 && !eviction_) eviction_ = std::move(*make_eviction("lru", capacity_));
 }
 
@@ -24,6 +31,7 @@ std::uint32_t PrefixCache::find(std::uint64_t id) const {
 }
 
 bool PrefixCache::use(std::uint64_t id) {
+  if (capacity_ <= 0) return contains(id);
   const std::uint32_t at = find(id);
   if (at == kNone) return false;
   if (capacity_ > 0) eviction_->used(table_[at].slot);
@@ -31,12 +39,19 @@ bool PrefixCache::use(std::uint64_t id) {
 }
 
 void PrefixCache::put(std::uint64_t id) {
+  if (capacity_ <= 0) return store_in_group(id / kGroup, std::uint64_t{1} << (id % kGroup));
   if (!use(id)) insert(id);
 }
 
 std::int64_t PrefixCache::match(std::span<const model::BlockRun> runs) {
   std::int64_t blocks = 0;
   for (const model::BlockRun& run : runs) {
+    if (capacity_ <= 0) {
+      const std::uint64_t there = match_run(run.first, run.count);
+      blocks += static_cast<std::int64_t>(there);
+      if (there < run.count) return blocks;
+      continue;
+    }
     for (std::uint32_t i = 0; i < run.count; ++i) {
       if (!use(run.first + i)) return blocks;
       ++blocks;
@@ -47,6 +62,13 @@ std::int64_t PrefixCache::match(std::span<const model::BlockRun> runs) {
 
 void PrefixCache::store(std::span<const model::BlockRun> runs, std::int64_t blocks) {
   for (const model::BlockRun& run : runs) {
+    if (capacity_ <= 0) {
+      const std::int64_t count = std::min<std::int64_t>(run.count, blocks);
+      if (count <= 0) return;
+      store_run(run.first, static_cast<std::uint64_t>(count));
+      blocks -= count;
+      continue;
+    }
     for (std::uint32_t i = 0; i < run.count; ++i) {
       if (blocks-- <= 0) return;
       put(run.first + i);
@@ -78,9 +100,66 @@ void PrefixCache::insert(std::uint64_t id) {
 void PrefixCache::clear() {
   // In the order of leaving, so that the eviction order ends empty too.
   for (std::int64_t left = count_; capacity_ > 0 && left > 0; --left) eviction_->leave();
-  table_.assign(1024, {});
+  table_.assign(capacity_ > 0 ? 1024 : 0, {});
+  groups_.assign(capacity_ > 0 ? 0 : 1024, {});
+  groups_used_ = 0;
   ids_.clear();
   count_ = 0;
+}
+
+std::uint64_t PrefixCache::bits_from(std::uint64_t id, std::uint64_t count) {
+  const std::uint64_t bits = count >= kGroup ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1;
+  return bits << (id % kGroup);
+}
+
+std::size_t PrefixCache::home_of_group(std::uint64_t number) const {
+  std::uint64_t mixed = number * 0x9e3779b97f4a7c15ULL;
+  mixed ^= mixed >> 29U;
+  return static_cast<std::size_t>(mixed) & (groups_.size() - 1);
+}
+
+std::uint64_t PrefixCache::stored_of(std::uint64_t number) const {
+  std::size_t at = home_of_group(number);
+  while (groups_[at].stored != 0 && groups_[at].number != number) at = (at + 1) & (groups_.size() - 1);
+  return groups_[at].stored;
+}
+
+void PrefixCache::store_in_group(std::uint64_t number, std::uint64_t bits) {
+  std::size_t at = home_of_group(number);
+  while (groups_[at].stored != 0 && groups_[at].number != number) at = (at + 1) & (groups_.size() - 1);
+  Group& group = groups_[at];
+  count_ += std::popcount(bits & ~group.stored);
+  if (group.stored == 0) ++groups_used_;
+  group = {number, group.stored | bits};
+  if (groups_used_ * 2 <= groups_.size()) return;
+  std::vector<Group> old(groups_.size() * 2);
+  std::swap(old, groups_);
+  for (const Group& one : old) {
+    if (one.stored == 0) continue;
+    std::size_t to = home_of_group(one.number);
+    while (groups_[to].stored != 0) to = (to + 1) & (groups_.size() - 1);
+    groups_[to] = one;
+  }
+}
+
+/// How many of the run's blocks are there before the first that is not.
+std::uint64_t PrefixCache::match_run(std::uint64_t id, std::uint64_t count) const {
+  std::uint64_t found = 0;
+  while (found < count) {
+    const std::uint64_t at = id + found, wanted = std::min(count - found, kGroup - at % kGroup);
+    const auto there = static_cast<std::uint64_t>(std::countr_one(stored_of(at / kGroup) >> (at % kGroup)));
+    found += std::min(there, wanted);
+    if (there < wanted) break;
+  }
+  return found;
+}
+
+void PrefixCache::store_run(std::uint64_t id, std::uint64_t count) {
+  for (std::uint64_t stored = 0; stored < count;) {
+    const std::uint64_t at = id + stored, part = std::min(count - stored, kGroup - at % kGroup);
+    store_in_group(at / kGroup, bits_from(at, part));
+    stored += part;
+  }
 }
 
 /// Open addressing without tombstones: entries behind the gap move back where their search would break.

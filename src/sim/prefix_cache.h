@@ -27,7 +27,9 @@ class PrefixCache {
   bool use(std::uint64_t id);
   void put(std::uint64_t id);
   /// Without using it.
-  bool contains(std::uint64_t id) const { return find(id) != kNone; }
+  bool contains(std::uint64_t id) const {
+    return capacity_ > 0 ? find(id) != kNone : (stored_of(id / kGroup) >> (id % kGroup) & 1U) != 0;
+  }
   /// Everything is gone, in no order of leaving: it does not count as evicted.
   void clear();
 
@@ -46,9 +48,26 @@ class PrefixCache {
   void grow();
   std::size_t home(std::uint64_t id) const;
 
+  // Without a capacity nobody needs to know a block by itself: one entry says of 64 ids in a row which are
+  // there.
+  static constexpr std::uint64_t kGroup = 64;
+  struct Group {
+    std::uint64_t number = 0;  // id / kGroup
+    std::uint64_t stored = 0;  // a bit a block; 0: the entry is free
+  };
+  /// Bits of the ids from `id` on, up to `count` of them, as far as the group of `id` goes.
+  static std::uint64_t bits_from(std::uint64_t id, std::uint64_t count);
+  std::size_t home_of_group(std::uint64_t number) const;
+  std::uint64_t stored_of(std::uint64_t number) const;
+  void store_in_group(std::uint64_t number, std::uint64_t bits);
+  std::uint64_t match_run(std::uint64_t id, std::uint64_t count) const;
+  void store_run(std::uint64_t id, std::uint64_t count);
+
   std::int64_t capacity_;
   std::unique_ptr<Eviction> eviction_;
-  std::vector<Entry> table_;        // open addressing, a power of two, at most half full
+  std::vector<Entry> table_;   // with a capacity: open addressing, a power of two, at most half full
+  std::vector<Group> groups_;  // without: the same
+  std::size_t groups_used_ = 0;
   std::vector<std::uint64_t> ids_;  // with a capacity: of each slot
   std::int64_t count_ = 0, evicted_ = 0;
 };

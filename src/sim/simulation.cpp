@@ -201,14 +201,16 @@ void Simulation::dispatch(const QueuedEvent& event) {
 
 void Simulation::tell(cluster::Event event) {
   hear(event);
-  told_.push_back(std::move(event));
+  const bool behind_others = !told_.empty();
+  if (stepping_ || behind_others) told_.push_back(std::move(event));
   if (stepping_) return;
   stepping_ = true;
-  while (!told_.empty()) {
-    const cluster::Event next = std::move(told_.front());
-    told_.pop_front();
-    step(next);
+  if (!behind_others) step(event);
+  for (std::size_t next = 0; next < told_.size(); ++next) {
+    event = std::move(told_[next]);
+    step(event);
   }
+  told_.clear();
   stepping_ = false;
   free_ended();
 }
@@ -219,9 +221,7 @@ void Simulation::step(const cluster::Event& event) {
   agents_.observe(event);
   for (const cluster::Action& action : actions_) agents_.observe(action);
   for (const cluster::Action& action : actions_) perform(action);
-  pulls_.clear();
-  agents_.take_pulls(pulls_);
-  for (cluster::Event& pull : pulls_) told_.push_back(std::move(pull));
+  agents_.take_pulls(told_);
 }
 
 void Simulation::perform(const cluster::Action& action) {

@@ -164,9 +164,8 @@ class Simulation final : public Host {
   std::vector<std::uint32_t> free_, ended_;
   std::vector<Arriving> arriving_;  // wait for their time
   std::vector<std::uint32_t> arriving_free_;
-  std::deque<cluster::Event> told_;
+  std::vector<cluster::Event> told_;  // while a step is under way: what comes next
   std::vector<cluster::Action> actions_;
-  std::vector<cluster::Event> pulls_;
   std::vector<model::BlockRun> runs_;
   std::vector<cluster::DecodeStepped> reports_;  // on their way
   std::vector<std::uint64_t> reports_of_;        // of each: its group's version when it was sent

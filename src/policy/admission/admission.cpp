@@ -44,9 +44,13 @@ AdmissionPolicy::Ahead AdmissionPolicy::ahead_of(model::TierId tier) const {
   bool served = false;
   for (const ServingPool& pool : pools_) served = served || (pool.first <= tier && tier <= pool.last);
   std::map<model::TierId, bool> counted;
+  const ServingPool* before = nullptr;
   for (const ServingPool& pool : pools_) {
     if (served && !(pool.first <= tier && tier <= pool.last)) continue;
     ahead.rate_permille += pool.rate_permille;
+    // Engines of one range follow one another: their queues have been counted.
+    if (before != nullptr && before->first == pool.first && before->last == pool.last) continue;
+    before = &pool;
     for (auto queue = quota_.lower_bound(pool.first); queue != quota_.end() && queue->first <= pool.last;
          ++queue)
       if (counted.emplace(queue->first, true).second) ahead.quota += queue->second;
