@@ -50,6 +50,7 @@ void read_simulation(StrictTable table, model::Scenario& out) {
   table.read("prefill_expert_balance", out.prefill.expert_balance, 1.0, 1e6);
   table.read("cost_error", out.prefill.cost_error, 0.0, 3.0);
   table.read("context_parallel_communication", out.prefill.context_parallel_communication, 0.0, 100.0);
+  table.read("prefill_speaks_between_steps", out.prefill.speaks_between_steps);
   table.read("decode_expert_balance", out.decode.expert_balance, 1.0, 1e6);
   table.read("tokens_per_step", out.decode.tokens_per_step, 1.0, 64.0);
   table.read("overlap", out.overlap.enabled);

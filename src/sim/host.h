@@ -41,6 +41,7 @@ struct SimRequest {
   Nanos read_until;        // hit blocks are all there
   bool computing = false;  // the rank's scheduler has it (or had it)
   bool computed = false, target = false, hand_over = true;
+  bool moved = false;  // its hand-over has ended
   std::int64_t last_chunk = 0;
   std::uint64_t storage_epoch = 0;       // of the pool at the match
   std::vector<model::ImageSpan> images;  // ascending

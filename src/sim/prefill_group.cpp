@@ -125,6 +125,7 @@ void PrefillGroup::begin() {
   stepping_ = true;
   ++step_;
   busy_ += actual_;
+  step_ends_ = host_.queue().now() + actual_;
   record(times);
   host_.queue().after(actual_, EventKind::kPrefillStep, engine_.value, ++version_);
 }

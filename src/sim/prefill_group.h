@@ -37,6 +37,9 @@ class PrefillGroup {
   /// A computed request whose target is known now, or which wants none.
   void hand_over(std::uint32_t slot);
 
+  bool stepping() const { return stepping_; }
+  /// Of the step under way, or the last.
+  Nanos step_ends() const { return step_ends_; }
   std::uint64_t steps() const { return step_; }
   Nanos busy() const { return busy_; }
   const StepTimes& times() const { return times_; }
@@ -78,7 +81,7 @@ class PrefillGroup {
   std::map<RequestId, std::uint32_t> long_ranks_;  // who holds it on the books
   bool stepping_ = false;
   std::uint64_t version_ = 0, step_ = 0;
-  Nanos budget_, actual_, busy_;
+  Nanos budget_, actual_, step_ends_, busy_;
   StepTimes times_;
   std::int64_t tokens_computed_ = 0;
   std::optional<ExpertGroup> experts_;

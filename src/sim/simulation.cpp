@@ -158,7 +158,7 @@ void Simulation::dispatch(const QueuedEvent& event) {
       break;
     }
     case EventKind::kHandedOver:
-      if (requests_[event.a].prefill_pass == event.b) handed_over(event.a);
+      if (requests_[event.a].prefill_pass == event.b && !unsaid(event)) handed_over(event.a);
       break;
     case EventKind::kReserveReply: {
       const SimRequest& request = requests_[event.a];

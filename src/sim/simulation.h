@@ -131,6 +131,7 @@ class Simulation final : public Host {
   void on(const cluster::Deliver& action);
   void on(const cluster::Finish& action);
   void on(const cluster::Fail& action);
+  bool unsaid(const QueuedEvent& event);
   void handed_over(std::uint32_t slot);
   void store_answer(std::uint32_t slot, std::int64_t output);
   bool served_well(const SimRequest& request, std::size_t tier) const;

@@ -1,5 +1,6 @@
 // What the cluster machine asks of its host, done by simulated engines.
 #include <algorithm>
+#include <utility>
 
 #include "kv/hit_rule.h"
 #include "sim/cost_error.h"
@@ -28,6 +29,16 @@ void Simulation::on(const cluster::SendTarget& action) {
   if (request == nullptr) return;
   request->target = true;
   if (request->computed) prefill_[action.prefill.engine.value].hand_over(slot_of(action.id));
+}
+
+/// The hand-over ended while its rank computes something else, and it will say so at that step's end.
+bool Simulation::unsaid(const QueuedEvent& event) {
+  SimRequest& request = requests_[event.a];
+  if (!scenario_.prefill.speaks_between_steps || std::exchange(request.moved, true)) return false;
+  const PrefillGroup& group = prefill_[request.prefill.engine.value];
+  if (!group.stepping()) return false;
+  queue_.at(group.step_ends(), EventKind::kHandedOver, event.a, event.b);
+  return true;
 }
 
 void Simulation::handed_over(std::uint32_t slot) {

@@ -69,7 +69,7 @@ void Simulation::on(const cluster::StartPrefill& action) {
   request->batch_cap = action.batch_cap;
   request->hand_over = action.hand_over;
   request->started = true;
-  request->computing = request->computed = request->target = false;
+  request->computing = request->computed = request->target = request->moved = false;
   if (recorder_ != nullptr) {
     recorder_->leased(slot_of(action.id), action.rank.engine.value, action.rank.rank, request->tokens,
                       request->hit, queue_.now());

@@ -50,6 +50,32 @@ TEST_P(BothSpeeds, TwiceTheSame) {
   EXPECT_EQ(once.all.ttft.quantile_s(0.99), again.all.ttft.quantile_s(0.99));
 }
 
+// Two prompts that take a step each: the first one's token waits for the second one's step where ranks speak
+// between steps only, and the second one's, behind which nothing is computed, is not later for it.
+TEST_P(BothSpeeds, ARankThatSpeaksBetweenStepsKeepsTheFirstTokenForOneStep) {
+  model::Scenario scenario = small_fleet(1, 1);
+  scenario.speed = GetParam();
+  scenario.cluster.prefill.ranks = 1;
+  scenario.cluster.prefill.step_budget_ms = 3'000;
+  model::Trace trace;
+  trace.requests.push_back({Nanos{0}, {}, 8'000, 5, 0, 0, 0, 0});
+  trace.requests.push_back({Nanos{10'000'000}, {}, 8'000, 5, 1, 0, 0, 0});
+  trace.conversations = 2;
+  const auto first_tokens = [&] {
+    const Result result = simulate(scenario, trace);
+    std::vector<Nanos> at(2);
+    for (const RequestTimes& request : result.requests) at[request.request] = request.first_token;
+    return at;
+  };
+  const std::vector<Nanos> at_once = first_tokens();
+  scenario.prefill.speaks_between_steps = true;
+  const std::vector<Nanos> between = first_tokens();
+  EXPECT_EQ(between[1], at_once[1]);
+  EXPECT_GT(at_once[1] - at_once[0], Nanos{100'000'000});
+  EXPECT_LT(between[1] - between[0], Nanos{5'000'000});
+  EXPECT_GT(between[1], between[0]);
+}
+
 // The blocks that an answer fills are in the pool as those of a prompt are, once the trace has ids for them.
 TEST_P(BothSpeeds, ASecondTurnHitsTheAnswerOfTheFirst) {
   model::Scenario scenario = small_fleet();
