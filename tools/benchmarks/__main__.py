@@ -12,7 +12,7 @@ BENCHES = {
     'engine': (engine.run, 'tokens per second of the reference engine on one thread'),
     'experts': (experts.run, 'expert balancing: plans, dispatch, moves and time beside DeepInfer, vLLM and SGLang (minutes; --quick)'),
     'kv': (kv.run, 'block keys, prefix matches and pool transfers'),
-    'sim': (sim.run, 'the simulator beside DynoSim, and what each prefill policy can take (needs a trace)'),
+    'sim': (sim.run, 'the simulator: speed beside DynoSim, accuracy, 10 million requests, policies (needs a trace; --only, --quick)'),
     'sim_prefill': (sim_prefill.run, 'prefill policies simulated: capacity, P99, quota, vote, cost error (needs a trace; minutes)'),
     'calibration': (calibration.run, 'the simulator beside the reference engine that it was fitted to (minutes)'),
     'text': (text.run, 'tokenizer throughput beside the PyPI tokenizers wheel'),
@@ -39,8 +39,8 @@ def main():
     parser.add_argument('--trace', metavar='PATH', help='a recorded trace (Mooncake jsonl) to draw prompt lengths from; '
                         'without it each bench generates its own load')
     parser.add_argument('--publish', action='store_true', help='run every benchmark and write docs/benchmarks.md')
-    parser.add_argument('--quick', action='store_true', help='experts: few seeds and layers, to see that all runs')
-    parser.add_argument('--only', metavar='SECTIONS', help='experts: some of its sections, by comma; a wrong name lists them')
+    parser.add_argument('--quick', action='store_true', help='experts, sim: few seeds, layers and requests, to see that all runs')
+    parser.add_argument('--only', metavar='SECTIONS', help='experts, sim: some of its sections, by comma; a wrong name lists them')
     parser.add_argument('--document', action='store_true', help='experts: write the figures that have a goal into docs/policies/experts.md')
     arguments = parser.parse_args()
     if arguments.publish:

@@ -1,13 +1,16 @@
-"""How far the simulator is from the reference engine: serve a load, fit the profile to it, simulate another load and compare."""
+"""How far the simulator is from the reference engine: serve a load, fit the profile to it, simulate another load and compare; and where
+the difference is."""
 import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import socket
 import statistics
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -39,6 +42,7 @@ encoders = 1
 memory_bytes = 268435456
 file_bytes = 1073741824
 """
+SPEAKS = '[simulation]\nprefill_speaks_between_steps = true\n'  # as the reference engine's ranks do
 WORDS = 'balance queue engine token window cache block rank prefill decode latency budget vote share load drift'.split()
 
 
@@ -48,7 +52,7 @@ class Asked:
     def __init__(self, url, prompt, tokens):
         self.body = {'model': 'smollm2-135m-instruct', 'max_tokens': tokens, 'temperature': 0, 'stream': True,
                      'messages': [{'role': 'user', 'content': prompt}]}
-        self.url, self.sent, self.pieces = url, 0.0, []
+        self.url, self.sent, self.pieces, self.id = url, 0.0, [], None
 
     def __call__(self):
         request = urllib.request.Request(self.url + '/v1/chat/completions', json.dumps(self.body).encode(),
@@ -56,7 +60,11 @@ class Asked:
         self.sent = time.monotonic()
         with urllib.request.urlopen(request, timeout=300) as answer:
             for line in answer:
-                if line.startswith(b'data: {') and json.loads(line[6:])['choices'][0]['delta'].get('content'):
+                if not line.startswith(b'data: {'):
+                    continue
+                piece = json.loads(line[6:])
+                self.id = piece['id']
+                if piece['choices'] and piece['choices'][0]['delta'].get('content'):
                     self.pieces.append(time.monotonic())
 
 
@@ -116,42 +124,121 @@ def serve(folder):
     raise RuntimeError((folder / 'serve.log').read_text()[-2000:])
 
 
+def journeys(asked, folder):
+    """What the decision log says of each request, instants in ms of the calendar."""
+    found = []
+    for one in asked:
+        out = subprocess.run([BIN, 'explain', '--state-dir', folder / 'state', '--json', one.id], capture_output=True, text=True, cwd=ROOT)
+        if out.returncode == 0:
+            found.append(json.loads(out.stdout))
+    return found
+
+
+def steps_of(told):
+    """Prefill steps in order: processor time, predicted time and wall time, which begins when the rank had work and its last step was
+    over."""
+    steps = {}
+    for journey in told:
+        began = journey['submitted_unix_ns'] / 1e6
+        leased = next(began + event['at_ms'] for event in journey['events'] if event['kind'] == 'lease')
+        for event in journey['events']:
+            if event['kind'] == 'chunk':
+                step = steps.setdefault(event['step'], {'end': began + event['at_ms'], 'cpu': event['step_actual_ms'],
+                                                        'predicted': event['step_predicted_ms'], 'ready': leased})
+                step['ready'] = min(step['ready'], leased)
+    order, before = [steps[number] for number in sorted(steps)], 0
+    for step in order:
+        step['wall'] = step['end'] - max(before, step['ready'])
+        before = step['end']
+    return order
+
+
+def ratio(steps, of, over):
+    return sum(step[of] for step in steps) / sum(step[over] for step in steps)
+
+
+def parts_of(asked, told):
+    """Means over requests, ms: where the time to the first token went."""
+    by_name = {journey['name']: journey for journey in told}
+    client, queued, until_computed, after = [], [], [], []
+    for one in asked:
+        if one.id not in by_name:
+            continue
+        journey = by_name[one.id]
+        at = {event['kind']: event['at_ms'] for event in journey['events']}  # the last of its kind
+        client.append((one.pieces[0] - one.sent) * 1e3 - journey['token_at_ms'][0])
+        queued.append(at['lease'])
+        until_computed.append(at['chunk'] - at['lease'])
+        after.append(at['prefill_done'] - at['chunk'])
+    names = ('outside the cluster (HTTP, tokenizer, client)', 'in the queue', 'waiting for the rank and computed',
+             'computed, until the first token leaves')
+    return dict(zip(names, map(statistics.fmean, (client, queued, until_computed, after))))
+
+
+def scaled(cost, factor):
+    """The cost table with all its times multiplied."""
+    return re.sub(r'(?m)^(\w+_(?:ns|ps)) = (\d+)', lambda found: f'{found[1]} = {round(int(found[2]) * factor)}', cost)
+
+
+def simulate(folder, name, cost, step, since, simulation):
+    profile = (ROOT / 'profiles/smollm2-135m.toml').read_text()
+    profiles = folder / 'profiles'
+    profiles.mkdir(exist_ok=True)
+    table = (f'[decode_step]\nfixed_ns = {step[0]:.0f}\nattention_ns_per_kv_token = 0.0\ndispatch_ns_per_request = 0.0\n'
+             f'moe_ns_per_request = {step[1]:.1f}\n')
+    (profiles / f'{name}.toml').write_text(f'name = "{name}"\nsource = "measured"\ncontext_limit_tokens = 8192\n'
+                                           f'quota_scope = "whole_step"\n{cost}\n{table}' + profile[profile.index('[kv]'):])
+    scenario = folder / f'{name}-fleet.toml'
+    scenario.write_text(TABLES.format(profile=name) + simulation)
+    out = subprocess.run([BIN, 'simulate', scenario, '--profiles-dir', profiles, '--trace', folder / 'state/decisions', '--from-s',
+                          f'{since:.3f}', '--exact', '--json'], capture_output=True, text=True)
+    print(out.stderr, file=sys.stderr)
+    out.check_returncode()
+    return json.loads(out.stdout)['runs'][0]
+
+
+def serve_two_loads(folder):
+    process, url = serve(folder)
+    try:
+        first = play(url, 1)
+        shutil.copytree(folder / 'state/decisions', folder / 'first')
+        return first, play(url, 2)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+def compare(folder, first, second):
+    """Fits to the first load and simulates the second: with processor time a step, as the fit has it, and ranks that speak at once; with
+    ranks that speak between steps; with the wall time that steps took in the first load; and with that of the second itself, so that what
+    is left is not the step times' error."""
+    fitted = subprocess.run([BIN, 'cost', 'fit', folder / 'first', '--output', folder / 'fitted.toml', '--error-max', '30',
+                             '--outliers-max', '30'], capture_output=True, text=True)
+    print(fitted.stdout + fitted.stderr, file=sys.stderr)
+    fitted.check_returncode()
+    cost = (folder / 'fitted.toml').read_text()
+    cost = '[cost]' + cost.split('[cost]')[1].split('[calibration]')[0]  # a profile does not say how it was measured
+    told = [journeys(load, folder) for load in (first, second)]
+    steps = [steps_of(load) for load in told]
+    walls = [ratio(load, 'wall', 'predicted') for load in steps]
+    since = second[0].sent - first[0].sent - 0.1
+    real, results = measured(second), []
+    for name, how, factor, load, simulation in (('plain', 'fit, ranks speak at once', 1, first, ''),
+                                                ('between', 'fit', 1, first, SPEAKS),
+                                                ('wall', 'fit, wall time', walls[0], first, SPEAKS),
+                                                ('own', 'steps of this load', walls[1], second, SPEAKS)):
+        simulated = simulate(folder, name, scaled(cost, factor), decode_step(load), since, simulation)
+        results += [result(f'{what} {at}, {how}', simulated['all'][what][at + '_s'] * 1e3, 'ms', peer='measured',
+                           peer_value=real[what][at] * 1e3) for what in ('ttft', 'tpot') for at in ('p50', 'mean', 'p90')]
+    for number, load in enumerate(steps):
+        which = ('fitted', 'simulated')[number]
+        results += [result(f'steps of the {which} load: predicted over processor time', ratio(load, 'predicted', 'cpu'), 'x'),
+                    result(f'steps of the {which} load: wall over processor time', ratio(load, 'wall', 'cpu'), 'x')]
+    return results + [result('TTFT measured, of it ' + name, value, 'ms') for name, value in parts_of(second, told[1]).items()]
+
+
 def run(arguments):
     del arguments
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        process, url = serve(folder)
-        try:
-            began = time.monotonic()
-            first = play(url, 1)
-            shutil.copytree(folder / 'state/decisions', folder / 'first')
-            second = play(url, 2)
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(60)
-        fitted = subprocess.run([BIN, 'cost', 'fit', folder / 'first', '--output', folder / 'fitted.toml', '--error-max', '30',
-                                 '--outliers-max', '30'], capture_output=True, text=True)
-        print(fitted.stdout + fitted.stderr)
-        fitted.check_returncode()
-        profile = (ROOT / 'profiles/smollm2-135m.toml').read_text()
-        kv = profile[profile.index('[kv]'):]
-        fixed, each = decode_step(first)
-        table = f'[decode_step]\nfixed_ns = {fixed:.0f}\nattention_ns_per_kv_token = 0.0\ndispatch_ns_per_request = 0.0\n'
-        profiles = folder / 'profiles'
-        profiles.mkdir()
-        cost = (folder / 'fitted.toml').read_text()
-        cost = '[cost]' + cost.split('[cost]')[1].split('[calibration]')[0]  # a profile does not say how it was measured
-        (profiles / 'fitted.toml').write_text('name = "fitted"\nsource = "measured"\ncontext_limit_tokens = 8192\n'
-                                              'quota_scope = "whole_step"\n' + cost + '\n' + table +
-                                              f'moe_ns_per_request = {each:.1f}\n' + kv)
-        scenario = folder / 'fleet.toml'
-        scenario.write_text(TABLES.format(profile='fitted'))
-        out = subprocess.run([BIN, 'simulate', scenario, '--profiles-dir', profiles, '--trace', folder / 'state/decisions', '--from-s',
-                              f'{second[0].sent - first[0].sent - 0.1:.3f}', '--exact', '--json'], capture_output=True, text=True)
-        print(out.stderr)
-        out.check_returncode()
-        simulated, real = json.loads(out.stdout)['runs'][0], measured(second)
-        print(f'decode step {fixed / 1e6:.2f} ms + {each / 1e6:.2f} ms a request; {len(second)} requests measured, '
-              f'{simulated["finished"]} simulated, {time.monotonic() - began:.0f} s')
-        return [result(f'{what} {at}, simulated', simulated['all'][what][at + '_s'] * 1e3, 'ms', peer='measured',
-                       peer_value=real[what][at] * 1e3) for what in ('ttft', 'tpot') for at in ('p50', 'mean', 'p90')]
+        return compare(folder, *serve_two_loads(folder))
