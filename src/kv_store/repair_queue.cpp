@@ -5,12 +5,12 @@
 namespace trimtab::kv_store {
 
 void ByteRate::refill(base::Nanos now) {
-  const std::int64_t span = std::min<std::int64_t>(now.value - at_.value, 1'000'000'000);
+  constexpr std::int64_t kSpanMost = 1'000'000'000'000;  // keeps the product within 64 bits at 100 GB/s
+  const std::int64_t span = std::min(now.value - at_.value, kSpanMost);
   if (span <= 0) return;
-  // In microseconds, so that a second at 100 GB/s stays within 64 bits; the rest is kept for the next time.
-  const std::int64_t micros = span / 1'000;
+  const std::int64_t micros = span / 1'000;  // the rest is kept for the next time
   saved_ = std::min(rate_, saved_ + rate_ / 1'000 * micros / 1'000);
-  at_ = span == 1'000'000'000 ? now : at_ + base::Nanos{micros * 1'000};
+  at_ = span == kSpanMost ? now : at_ + base::Nanos{micros * 1'000};
 }
 
 base::Nanos ByteRate::ready_at(base::Nanos now) {
