@@ -340,6 +340,32 @@ TEST(FileFault, WithoutIoUringThreadsDoIt) {
   });
 }
 
+TEST(FileFault, WhereODirectIsRefusedTheKernelBuffers) {
+  const TempDirectory directory(TempDirectory::memory());
+  in_child([&] {
+    const auto flags = static_cast<std::uint32_t>(offsetof(seccomp_data, args[2]));
+    sock_filter rules[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, flags),
+        BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, O_DIRECT, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    sock_fprog program{6, rules};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+      return kSkip;
+    auto target = open(plain(directory.path()));
+    EXPECT_NE(target->describe().find("buffered by the kernel (O_DIRECT is refused: Invalid argument)"),
+              std::string::npos)
+        << target->describe();
+    EXPECT_EQ(write(*target, 1), Outcome::kDone);
+    EXPECT_EQ(read(*target, 1), content(1));
+    return 0;
+  });
+}
+
 TEST(FileFault, WithoutLockedMemoryItServesAllTheSame) {
   const TempDirectory directory(TempDirectory::memory());
   in_child([&] {
