@@ -20,7 +20,7 @@ HitRead::HitRead(const HitQuery& query, std::span<const BlockKey> keys, std::uin
   decide();
   promised_ = hit_;
   read_.assign(static_cast<std::size_t>(promised_.block_kv_blocks), false);
-  settled_ = read_;
+  lost_ = read_;
 }
 
 void HitRead::decide() {
@@ -31,18 +31,16 @@ void HitRead::decide() {
   query_.pools = {};
 }
 
-void HitRead::lost(ReadResult result) { (result == ReadResult::kGone ? gone_ : failed_) = true; }
+void HitRead::note(ReadResult result) { (result == ReadResult::kGone ? gone_ : failed_) = true; }
 
 void HitRead::on_block(std::uint32_t index, ReadResult result) {
   TRIMTAB_CHECK(index < read_.size(), "a block that was not promised");
-  if (settled_[index]) return;
-  settled_[index] = true;
-  if (result == ReadResult::kRead) {
-    read_[index] = true;
-    return;
-  }
+  if (lost_[index]) return;
+  read_[index] = result == ReadResult::kRead;
+  if (read_[index]) return;
+  lost_[index] = true;
   withdrawals_.push_back({keys_[index], epoch_});
-  lost(result);
+  note(result);
   if (index >= query_.matched_blocks) return;  // behind a gap already: only the index has to know
   query_.matched_blocks = index;
   decide();
@@ -53,9 +51,10 @@ void HitRead::on_snapshot(std::uint32_t blocks, ReadResult result) {
     loaded_.push_back(blocks);
     return;
   }
+  std::erase(loaded_, blocks);
   // One that was never held, or was lost already.
   if (std::erase(snapshots_, blocks) == 0) return;
-  lost(result);
+  note(result);
   decide();
 }
 

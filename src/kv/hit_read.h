@@ -45,7 +45,8 @@ class HitRead {
   /// What the answer promised.
   const Hit& promised() const { return promised_; }
 
-  /// Block `index` of the prompt. Results may come in any order and more than once; the first one counts.
+  /// Block `index` of the prompt, in any order. Several results of one block (of its parts, of a read that
+  /// was tried twice): one that is not kRead makes it lost, whenever it comes.
   void on_block(std::uint32_t index, ReadResult result);
   /// The window state after `blocks` blocks.
   void on_snapshot(std::uint32_t blocks, ReadResult result);
@@ -61,7 +62,7 @@ class HitRead {
 
  private:
   void decide();
-  void lost(ReadResult result);
+  void note(ReadResult result);
 
   HitQuery query_;  // its spans are set where it is used, since this object may move
   std::vector<BlockKey> keys_;
@@ -71,7 +72,7 @@ class HitRead {
   model::KvLayout layout_;
 
   Hit promised_, hit_;
-  std::vector<bool> read_, settled_;   // per promised block
+  std::vector<bool> read_, lost_;      // per promised block
   std::vector<std::uint32_t> loaded_;  // snapshots that are here
   std::vector<Withdrawal> withdrawals_;
   bool gone_ = false, failed_ = false;

@@ -93,12 +93,16 @@ TEST(HitRead, AFailedOrUnendingReadFallsBackToComputing) {
 
 // sglang PR#31108: a block of which one part (the indexer's) was evicted between exists and get is gone.
 TEST(HitRead, APartLostBetweenAnswerAndReadClampsThePrefix) {
-  HitRead read = ten_blocks(3);
-  read.on_block(2, ReadResult::kGone);
-  read.on_block(2, ReadResult::kRead);
-  read_blocks(read, 0, 2);
-  EXPECT_EQ(read.hit().tokens.value, 256) << "the other part's success does not make it whole";
-  EXPECT_EQ(read.take_withdrawals().size(), 1U);
+  for (const bool gone_first : {true, false}) {
+    HitRead read = ten_blocks(3);
+    read_blocks(read, 0, 2);
+    if (gone_first) read.on_block(2, ReadResult::kGone);
+    read.on_block(2, ReadResult::kRead);
+    read.on_block(2, ReadResult::kGone);
+    EXPECT_TRUE(read.ready());
+    EXPECT_EQ(read.hit().tokens.value, 256) << "the other part's success does not make it whole";
+    EXPECT_EQ(read.take_withdrawals().size(), 1U);
+  }
 }
 
 TEST(HitRead, ASnapshotLostCostsOneBlockInApproximate) {
@@ -252,7 +256,8 @@ class World {
     HitRead read;
     HitAccount account;
     std::uint64_t chain = 0;
-    std::set<std::uint32_t> here, tried;
+    std::uint64_t epoch = 0;
+    std::set<std::uint32_t> here, lost;
   };
 
   HitRead start(std::uint64_t c) {
@@ -262,7 +267,7 @@ class World {
   }
   void ask() {
     const std::uint64_t c = prng_.below(kChains);
-    open_.push_back({start(c), {}, c, {}, {}});
+    open_.push_back({start(c), {}, c, index_.epoch(), {}, {}});
     ++asked_;
     settle_if_ready(open_.size() - 1);
   }
@@ -292,10 +297,18 @@ class World {
       const auto i = static_cast<std::uint32_t>(prng_.below(promised));
       ReadResult result = store_.contains(chains_[open.chain][i]) ? ReadResult::kRead : ReadResult::kGone;
       if (prng_.below(30) == 0) result = ReadResult::kFailed;
-      if (open.tried.insert(i).second && result == ReadResult::kRead) open.here.insert(i);
+      if (result != ReadResult::kRead) {
+        open.lost.insert(i);
+        open.here.erase(i);
+      } else if (!open.lost.contains(i)) {
+        open.here.insert(i);
+      }
       open.read.on_block(i, result);
     }
-    for (const auto& gone : open.read.take_withdrawals()) late_.push_back(gone);
+    for (const auto& gone : open.read.take_withdrawals()) {
+      RC_ASSERT(gone.seen_epoch == open.epoch);
+      late_.push_back(gone);
+    }
     settle_if_ready(which);
   }
   void settle_if_ready(std::size_t which) {

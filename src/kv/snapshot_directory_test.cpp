@@ -113,6 +113,21 @@ TEST(SnapshotDirectory, AGapIsClosedByTheMissingChangesOrByOneList) {
   EXPECT_EQ(directory.apply(SnapshotList{HostId{1}, 1, 9, *ticket, {}}), Applied::kOld) << "answered";
 }
 
+TEST(SnapshotDirectory, AListDoesNotUndoWhatCameAfterIt) {
+  SnapshotDirectory directory;
+  directory.apply(delta(1, 1, 3, {{true, name(3)}}));
+  const auto ticket = directory.ask(HostId{1});
+  const SnapshotList list{HostId{1}, 1, 3, *ticket, {name(3)}};  // made, and then slow
+  directory.apply(delta(1, 1, 1, {{true, name(1)}}));
+  directory.apply(delta(1, 1, 6, {{true, name(6)}}));
+  directory.apply(delta(1, 1, 2, {{false, name(1)}}));
+  EXPECT_EQ(directory.apply(delta(1, 1, 4, {{true, name(4)}})), Applied::kApplied);
+  EXPECT_TRUE(directory.needs_list(HostId{1})) << "the fifth change is missing";
+  EXPECT_EQ(directory.apply(list), Applied::kRepeated);
+  EXPECT_EQ(directory.names_of(HostId{1}), (std::vector<SnapshotName>{name(3), name(4)}));
+  EXPECT_NE(directory.ask(HostId{1}), ticket) << "that question was answered, in vain";
+}
+
 TEST(SnapshotDirectory, AFetchThatFindsNothingWithdrawsWhatItSaw) {
   SnapshotDirectory directory;
   directory.apply(delta(1, 1, 1, {{true, name(5)}}));
@@ -224,6 +239,7 @@ class Network {
         if (prng_.below(4) == 0) {
           directory_.remove_machine(HostId{m});
           RC_ASSERT(directory_.names_of(HostId{m}).empty());
+          seen_[m] = {};
         }
         break;
       case 2:
@@ -325,6 +341,9 @@ class Network {
         RC_ASSERT(shown.empty());
         continue;
       }
+      const std::pair now(stands->epoch, stands->sequence);
+      RC_ASSERT(now >= seen_[m]);  // knowledge of a living machine does not go back
+      seen_[m] = now;
       const Life& life = lives_[m][stands->epoch - 1];
       std::map<SnapshotName, std::uint64_t> truth;
       for (std::uint64_t i = 0; i < stands->sequence; ++i) {
@@ -353,6 +372,7 @@ class Network {
   base::Prng prng_;
   SnapshotDirectory directory_;
   std::array<std::vector<Life>, kMachines> lives_;
+  std::array<std::pair<std::uint64_t, std::uint64_t>, kMachines> seen_{};  // epoch, change
   std::vector<Message> under_way_;
 };
 
