@@ -2,6 +2,7 @@
 step, ten million requests, what each way of giving work to prefill ranks can take, decode's share of the ideal, drafts and experts in the
 loop. --quick: a million requests, and the first thousands of the trace in both simulators."""
 import json
+import math
 import os
 import pathlib
 import statistics
@@ -70,8 +71,9 @@ def speed(trace, quick):
 
 
 def accuracy(trace, quick):
+    """At 11.8 times the recorded rate, 0.85 of what the fleet can take."""
     del quick
-    fast, exact = simulate(FLEET, trace)[0], simulate(FLEET, trace, '--exact')[0]
+    fast, exact = simulate(FLEET, trace, '--rate', '11.8')[0], simulate(FLEET, trace, '--exact', '--rate', '11.8')[0]
     return [result(f'fast against exact, {measure} {at[:-2]}', abs(fast['all'][measure][at] / exact['all'][measure][at] - 1) * 100, '%',
                    goal=1.0) for measure in ('ttft', 'tpot') for at in ('mean_s', 'p99_s')]
 
@@ -84,11 +86,12 @@ def long_run(trace, quick):
     mixed = ['--trace', str(azure), '--mix', '0.7', '0.3'] if azure.exists() else []
     pool = ENGINES + '[simulation]\npool_capacity_blocks = 2000000\n'
     once = simulate(pool, trace, *mixed)[0]
-    few, many = (simulate(pool, trace, *mixed, '--repeats', str(max(round(size / once['finished']), 1)))[0]
+    few, many = (simulate(pool, trace, *mixed, '--repeats', str(math.ceil(size / once['finished'])))[0]
                  for size in (requests / 10, requests))
     each = [run['cpu_s'] / run['events'] for run in (few, many)]
-    return [result('requests in one run', many['finished'], '', goal=0.99 * requests, lower_is_better=False),
-            result(f'CPU an event, {many["finished"]:,} requests over {few["finished"]:,}', each[1] / each[0], 'x', goal=1.1),
+    return [result('requests in one run', many['finished'], '', goal=requests, lower_is_better=False),
+            result(f'CPU an event, {many["finished"]:,} requests over {few["finished"]:,}', each[1] / each[0], 'x',
+                   goal=None if quick else 1.1),  # a tenth of a million does not fill the pool
             result(f'CPU an event, {many["finished"]:,} requests', each[1] * 1e9, 'ns'),
             result(f'CPU, {many["finished"]:,} requests', many['cpu_s'], 's'),
             result(f'peak memory, {many["finished"]:,} requests over {few["finished"]:,}',
