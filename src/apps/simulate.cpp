@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <ctime>
 #include <iostream>
 #include <memory>
@@ -10,6 +11,7 @@
 #include "apps/simulate_loop.h"
 #include "apps/simulate_output.h"
 #include "apps/simulate_report.h"
+#include "apps/simulate_routing.h"
 #include "apps/simulate_share.h"
 #include "apps/simulate_trace.h"
 #include "config/scenario.h"
@@ -159,6 +161,10 @@ base::Status simulate(const SimulateOptions& options) {
   TRIMTAB_TRY(add_faults(*scenario, options.faults_path));
   if (options.exact) scenario->speed = model::SimulationSpeed::kExact;
   scenario->keep_requests = !options.output.requests.empty();
+  const auto asked = loop_scenarios(*scenario, options.loop);
+  const bool experts = std::ranges::any_of(
+      asked, [](const model::Scenario& one) { return one.experts.policy != model::ExpertPolicy::kConstant; });
+  TRIMTAB_TRY(read_routing(*scenario, options.scenario_path, experts));
   const auto trace = load_trace(options.source);
   if (!trace) return tl::unexpected<base::Error>(trace.error());
   if (options.one_queue) scenario->cluster.prefill.tier_bounds_tokens.clear();

@@ -51,6 +51,8 @@ void read_experts(StrictTable table, model::ExpertModel& out) {
   table.read("domains", out.domains, 1, 256);
   table.read("domain_share", out.domain_share, 0.0, 1.0);
   table.read("mix_spread", out.mix_spread, 0.0, 10.0);
+  table.read("routing", out.routing);
+  table.read("routing_windows", out.routing_windows, 1, 100'000);
   table.read("estimate_steps", out.estimate_steps, 2, 10'000);
   table.read("bytes_per_copy", out.bytes_per_copy, 0.0, 1e15);
   table.read("move_bytes_per_s", out.move_bytes_per_s, 1.0, 1e15);

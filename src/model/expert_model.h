@@ -25,6 +25,10 @@ enum class ExpertSkew : std::uint8_t { kLognormal, kZipf };
 struct ExpertPopularity {
   std::int32_t domains = 0, layers = 0, experts = 0;
   std::vector<double> shares;
+  /// Recorded windows: each domain is a window of the text that it names here (0, 1, ...), `window_tokens`
+  /// long (0: not known). Empty: a domain is a kind of text.
+  std::vector<std::int32_t> texts;
+  std::int64_t window_tokens = 0;
 
   const double* of(std::int32_t domain, std::int32_t layer) const {
     return shares.data() + (static_cast<std::size_t>(domain) * static_cast<std::size_t>(layers) +
@@ -40,6 +44,9 @@ struct ExpertSide {
   std::int32_t window_steps = 0;  // whose counts a plan sees; 0: the preset, the epoch (at most 40) for ours
   std::int64_t epoch_steps = 64;  // the mix of texts stays for so many steps
   double drift_steps = 20'000;    // and forgets itself in so many; 0: it never changes
+  /// Recorded windows: a step computes whole ones, as prefill does, so each epoch has others. Else a window
+  /// is read token by token, and others come as its tokens end.
+  bool whole_windows = false;
 };
 
 /// Loads of the experts, the policy that balances them, and what moving copies costs. The published presets
@@ -49,7 +56,7 @@ struct ExpertModel {
   std::int32_t experts = 0, per_token = 0;  // 0: the profile's, where it has them, else 384 and 6
   std::int32_t model_layers = 0;            // 0: the profile's, where it has them, else 40
   std::int32_t layers = 4;                  // that are simulated; they stand for all of the model's
-  ExpertSide prefill{4, 0, 0, 8, 2'000}, decode{1, 0, 0, 64, 20'000};
+  ExpertSide prefill{4, 0, 0, 8, 2'000, true}, decode{1, 0, 0, 64, 20'000};
 
   ExpertSkew skew = ExpertSkew::kLognormal;
   double skew_amount = 0.8;     // deviation of the logarithm, or Zipf's exponent
@@ -57,6 +64,8 @@ struct ExpertModel {
   double domain_share = 0.5;    // of the skew's variance that differs between kinds of text
   double mix_spread = 1.0;      // deviation of the logarithm of a text's weight in the mix
   ExpertPopularity popularity;  // of it; empty: drawn from the skew
+  std::string routing;          // file that the popularity was recorded in: whoever simulates has read it
+  std::int32_t routing_windows = 64;  // of the recorded ones, that a group computes at a time
 
   std::int32_t estimate_steps = 32;  // that sharing by load looks back, at most
 

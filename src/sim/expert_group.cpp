@@ -53,6 +53,7 @@ base::Status prepare_experts(model::Scenario& scenario) {
   model::ExpertModel& model = scenario.experts;
   if (model.policy == ExpertPolicy::kConstant) return {};
   const model::Profile& profile = scenario.profile;
+  if (model.experts == 0) model.experts = model.popularity.experts;  // of recorded routing
   if (model.experts == 0)
     model.experts = profile.experts > 0 ? static_cast<std::int32_t>(profile.experts) : 384;
   if (model.per_token == 0) {

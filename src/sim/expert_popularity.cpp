@@ -29,13 +29,35 @@ void draw_logs(const model::ExpertModel& model, base::Prng& prng, double scale, 
   }
 }
 
+base::Status check_windows(const model::ExpertModel& model) {
+  const model::ExpertPopularity& recorded = model.popularity;
+  const bool named = recorded.texts.size() == static_cast<std::size_t>(recorded.domains) &&
+                     *std::ranges::min_element(recorded.texts) >= 0;
+  if (!named || model.routing_windows < 1) {
+    return bad(
+        fmt::format("{} recorded windows, {} of which have a text, {} read at a time: each has one, and "
+                    "at least one is read",
+                    recorded.domains, recorded.texts.size(), model.routing_windows));
+  }
+  const std::int32_t texts = 1 + *std::ranges::max_element(recorded.texts);
+  for (std::int32_t text = 0; text < texts; ++text) {
+    if (std::ranges::find(recorded.texts, text) == recorded.texts.end())
+      return bad(fmt::format("text {} of {} has no recorded window", text, texts));
+  }
+  return {};
+}
+
 base::Status check(const model::ExpertModel& model) {
   if (model.experts < model.per_token || model.per_token < 1) {
     return bad(fmt::format("a token that chooses {} of {} experts: give experts and per_token",
                            model.per_token, model.experts));
   }
   const model::ExpertPopularity& recorded = model.popularity;
-  if (recorded.shares.empty()) return {};
+  if (recorded.shares.empty()) {
+    if (model.routing.empty()) return {};
+    return bad(fmt::format("routing {} was not read: its shares belong into popularity", model.routing));
+  }
+  if (!recorded.texts.empty()) TRIMTAB_TRY(check_windows(model));
   if (recorded.experts != model.experts) {
     return bad(fmt::format("recorded routing of {} experts for a model of {}: set experts", recorded.experts,
                            model.experts));
@@ -82,25 +104,55 @@ base::Result<model::ExpertPopularity> make_popularity(const model::ExpertModel& 
 
 TextMix::TextMix(const model::ExpertModel& model, const model::ExpertSide& side, std::uint64_t seed,
                  std::uint64_t stream)
-    : prng_(seed, stream), logs_(static_cast<std::size_t>(model.popularity.domains)), weights_(logs_.size()) {
+    : prng_(seed, stream), weights_(static_cast<std::size_t>(model.popularity.domains)) {
+  const std::vector<std::int32_t>& texts = model.popularity.texts;
+  for (std::size_t window = 0; window < texts.size(); ++window) {
+    const auto text = static_cast<std::size_t>(texts[window]);
+    windows_.resize(std::max(windows_.size(), text + 1));
+    windows_[text].push_back(static_cast<std::uint32_t>(window));
+  }
+  logs_.resize(texts.empty() ? weights_.size() : windows_.size());
+  texts_.resize(windows_.size());
+  reading_.resize(texts.empty() ? 0 : static_cast<std::size_t>(model.routing_windows));
+  const std::int64_t tokens = side.whole_windows ? 1 : model.popularity.window_tokens;
+  replaced_ = std::min(
+      static_cast<double>(side.epoch_steps) / static_cast<double>(std::max<std::int64_t>(tokens, 1)), 1.0);
   if (side.drift_steps > 0) {
     keep_ = std::exp(-static_cast<double>(side.epoch_steps) / side.drift_steps);
     shock_ = model.mix_spread * std::sqrt(1 - keep_ * keep_);
   }
   for (double& value : logs_) value = model.mix_spread * prng_.normal();
   weigh();
+  if (!reading_.empty()) draw_windows(1);
 }
 
 void TextMix::advance() {
-  if (shock_ == 0) return;
-  for (double& value : logs_) value = keep_ * value + shock_ * prng_.normal();
-  weigh();
+  if (shock_ > 0) {
+    for (double& value : logs_) value = keep_ * value + shock_ * prng_.normal();
+    weigh();
+  }
+  if (!reading_.empty()) draw_windows(replaced_);
 }
 
 void TextMix::weigh() {
+  std::vector<double>& out = reading_.empty() ? weights_ : texts_;
   double sum = 0;
-  for (std::size_t i = 0; i < logs_.size(); ++i) sum += weights_[i] = std::exp(logs_[i]);
-  for (double& weight : weights_) weight /= sum;
+  for (std::size_t i = 0; i < logs_.size(); ++i) sum += out[i] = std::exp(logs_[i]);
+  for (double& weight : out) weight /= sum;
+}
+
+/// Each of the windows under way has ended with the probability `replaced`, and another is read instead.
+void TextMix::draw_windows(double replaced) {
+  std::ranges::fill(weights_, 0.0);
+  for (std::uint32_t& window : reading_) {
+    if (prng_.uniform() < replaced) {
+      double left = prng_.uniform();
+      std::size_t text = 0;
+      while (text + 1 < texts_.size() && left >= texts_[text]) left -= texts_[text++];
+      window = windows_[text][prng_.below(windows_[text].size())];
+    }
+    weights_[window] += 1.0 / static_cast<double>(reading_.size());
+  }
 }
 
 void TextMix::shares(const model::ExpertPopularity& popularity, std::int32_t layer,
@@ -112,6 +164,7 @@ void mixed_shares(const model::ExpertPopularity& popularity, std::int32_t layer,
                   std::span<const double> weights, std::span<double> out) {
   std::ranges::fill(out, 0.0);
   for (std::size_t domain = 0; domain < weights.size(); ++domain) {
+    if (weights[domain] == 0) continue;  // of many recorded windows few are read at a time
     const double* own = popularity.of(static_cast<std::int32_t>(domain), layer);
     for (std::size_t e = 0; e < out.size(); ++e) out[e] += weights[domain] * own[e];
   }

@@ -18,7 +18,8 @@ base::Result<model::ExpertPopularity> make_popularity(const model::ExpertModel& 
 
 /// What a group's batch is made of, text by text, over time: the logarithms of the weights are independent
 /// Ornstein-Uhlenbeck processes of deviation `mix_spread` that forget themselves in `drift_steps` steps. The
-/// mix stays for an epoch, so that both speeds of a simulation see the same loads.
+/// mix stays for an epoch, so that both speeds of a simulation see the same loads. Of recorded windows
+/// `routing_windows` are read at a time: each is drawn from a text by its weight, and read to its end.
 class TextMix {
  public:
   TextMix(const model::ExpertModel& model, const model::ExpertSide& side, std::uint64_t seed,
@@ -33,10 +34,15 @@ class TextMix {
 
  private:
   void weigh();
+  void draw_windows(double replaced);
 
   base::Prng prng_;
-  double keep_ = 1, shock_ = 0;
+  double keep_ = 1, shock_ = 0, replaced_ = 0;
   std::vector<double> logs_, weights_;
+  // Of recorded windows.
+  std::vector<double> texts_;                        // weights of the texts
+  std::vector<std::vector<std::uint32_t>> windows_;  // of each text
+  std::vector<std::uint32_t> reading_;
 };
 
 /// The same of weights that were kept.
