@@ -9,7 +9,8 @@ namespace trimtab::apps {
 /// --config, --port, --model-path, --state-dir, --profiles-dir.
 void add_instance_options(CLI::App& command, InstanceOptions& options);
 
-/// Ends the command: an error is one line on stderr and exit code 1.
+/// Ends the command: an error is one line on stderr and exit code 1, and so is output that could not be
+/// written.
 void finish(const base::Status& status);
 
 // Each adds one subcommand whose callback throws CLI::RuntimeError(exit code) when it ends with other than 0.

@@ -1,3 +1,8 @@
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <iostream>
 
 #include "apps/commands.h"
@@ -13,7 +18,22 @@ void add_instance_options(CLI::App& command, InstanceOptions& options) {
   command.add_option("--profiles-dir", options.profiles_dir, "directory of the model profiles");
 }
 
-void finish(const base::Status& status) {
+namespace {
+
+/// What was printed is there, or not all of it: a full disk says so at the flush.
+base::Status printed() {
+  errno = 0;
+  const bool ok =
+      static_cast<bool>(std::cout.flush()) && std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (ok) return {};
+  return base::fail(base::Code::kIo, fmt::format("standard output: cannot write: {}",
+                                                 errno != 0 ? std::strerror(errno) : "is the disk full?"));
+}
+
+}  // namespace
+
+void finish(const base::Status& asked) {
+  const base::Status status = asked ? printed() : asked;
   if (status) return;
   std::cerr << "trimtab: " << status.error().message;
   if (!status.error().origin.empty()) std::cerr << " (" << status.error().origin << ")";

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "apps/simulate_output.h"
 
@@ -41,7 +42,8 @@ std::string percentile_fields(const sim::Distribution& of) {
 std::string runs_csv(const std::vector<Run>& runs) {
   std::string out = kKey;
   out +=
-      ",submitted,finished,failed,unfinished,simulated_s,prompt_tokens,hit_tokens,output_tokens,prefill_busy,"
+      ",submitted,finished,failed,unfinished,simulated_s,prompt_tokens,matched_tokens,hit_tokens,output_"
+      "tokens,prefill_busy,"
       "decode_busy,preemptions";
   for (const char* of : {"ttft", "tpot", "end_to_end"}) {
     for (const char* what : {"mean", "p50", "p90", "p99", "largest"})
@@ -62,10 +64,11 @@ std::string runs_csv(const std::vector<Run>& runs) {
       const double whole = std::max(times->sum(), 1e-9);
       for (const auto& [name, member] : kTimeParts) parts += fmt::format(",{:.6f}", times->*member / whole);
     }
-    line(out, "{},{},{},{},{},{:.3f},{},{},{},{:.6f},{:.6f},{},{},{},{}{}", key(run), r.submitted, r.finished,
-         r.failed, r.unfinished, base::to_seconds(r.span), r.prompt_tokens, r.hit_tokens, r.output_tokens,
-         r.prefill_busy, r.decode_busy, r.preemptions, percentile_fields(r.all.ttft),
-         percentile_fields(r.all.tpot), percentile_fields(r.all.end_to_end), parts);
+    line(out, "{},{},{},{},{},{:.3f},{},{},{},{},{:.6f},{:.6f},{},{},{},{}{}", key(run), r.submitted,
+         r.finished, r.failed, r.unfinished, base::to_seconds(r.span), r.prompt_tokens, r.matched_tokens,
+         r.hit_tokens, r.output_tokens, r.prefill_busy, r.decode_busy, r.preemptions,
+         percentile_fields(r.all.ttft), percentile_fields(r.all.tpot), percentile_fields(r.all.end_to_end),
+         parts);
   }
   return out;
 }
@@ -93,7 +96,8 @@ std::string tiers_csv(const std::vector<Run>& runs, const std::vector<std::strin
 std::string series_csv(const std::vector<Run>& runs) {
   std::string out = kKey;
   out +=
-      ",from_s,width_s,arrivals,finished,failed,queued,prefill_rank_work,decode_running,decode_kv_tokens,"
+      ",from_s,width_s,arrivals,finished,failed,retried,queued,prefill_rank_work,decode_running,decode_kv_"
+      "tokens,"
       "decode_kv_busiest_tokens,decode_running_busiest,prompt_tokens,hit_tokens,prefill_share_of_ideal,"
       "decode_share_of_ideal\n";
   const auto sum = [](const std::vector<sim::Series>& of, std::size_t i) {
@@ -112,12 +116,13 @@ std::string series_csv(const std::vector<Run>& runs) {
     const auto ranks = static_cast<double>(std::max<std::size_t>(r.prefill_busy.size(), 1));
     for (std::size_t i = 0; i < r.buckets; ++i) {
       line(out,
-           "{},{:.6f},{:.6f},{:.0f},{:.0f},{:.0f},{:.2f},{:.4f},{:.2f},{:.0f},{:.0f},{:.2f},{:.0f},{:.0f},{:."
+           "{},{:.6f},{:.6f},{:.0f},{:.0f},{:.0f},{:.0f},{:.2f},{:.4f},{:.2f},{:.0f},{:.0f},{:.2f},{:.0f},{:."
+           "0f},{:."
            "4f},{:.4f}",
            key(run), r.seconds() * static_cast<double>(i), r.seconds(), r.arrivals[i], r.finished[i],
-           r.failed[i], sum(r.queued, i), sum(r.prefill_busy, i) / ranks, sum(r.decode_running, i),
-           sum(r.decode_kv, i), most(r.decode_kv, i), most(r.decode_running, i), r.prompt_tokens[i],
-           r.hit_tokens[i], r.prefill_times[i].share(), r.decode_times[i].share());
+           r.failed[i], r.retried[i], sum(r.queued, i), sum(r.prefill_busy, i) / ranks,
+           sum(r.decode_running, i), sum(r.decode_kv, i), most(r.decode_kv, i), most(r.decode_running, i),
+           r.prompt_tokens[i], r.hit_tokens[i], r.prefill_times[i].share(), r.decode_times[i].share());
     }
   }
   return out;
@@ -171,11 +176,13 @@ std::string ranks_csv(const std::vector<Run>& runs) {
 
 std::vector<CsvFile> simulation_csv(const std::vector<Run>& runs, const model::Scenario& scenario) {
   const std::vector<std::string> names = tier_names(scenario.report_bounds_tokens);
-  return {{"runs.csv", runs_csv(runs)},
-          {"tiers.csv", tiers_csv(runs, names)},
-          {"series.csv", series_csv(runs)},
-          {"tier_series.csv", tier_series_csv(runs, names)},
-          {"ranks.csv", ranks_csv(runs)}};
+  std::vector<CsvFile> files = {{"runs.csv", runs_csv(runs)},
+                                {"tiers.csv", tiers_csv(runs, names)},
+                                {"series.csv", series_csv(runs)},
+                                {"tier_series.csv", tier_series_csv(runs, names)},
+                                {"ranks.csv", ranks_csv(runs)}};
+  for (CsvFile& file : parts_csv(runs, key, kKey)) files.push_back(std::move(file));
+  return files;
 }
 
 std::string requests_csv(const std::vector<Run>& runs) {

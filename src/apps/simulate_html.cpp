@@ -5,8 +5,10 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <tuple>
 
 #include "apps/simulate_output.h"
+#include "apps/simulate_words.h"
 #include "report/charts.h"
 
 namespace trimtab::apps {
@@ -50,7 +52,7 @@ Html summary(const std::vector<Run>& runs, bool capacity) {
     const sim::Result& r = run.result;
     const double per_second = static_cast<double>(r.finished) / std::max(base::to_seconds(r.span), 1e-9);
     const double hit =
-        100 * static_cast<double>(r.hit_tokens) / std::max(static_cast<double>(r.prompt_tokens), 1.0);
+        100 * static_cast<double>(r.hit_tokens) / std::max(static_cast<double>(r.matched_tokens), 1.0);
     const auto in_s = [](double value) { return Cell{seconds(value), value}; };
     const auto number = [](double value, int decimals) {
       return Cell{fmt::format("{:.{}f}", value, decimals), value};
@@ -152,8 +154,9 @@ Html losses(const std::vector<Run>& runs) {
 report::LineChart percentile_chart(const sim::Recording& r, const std::vector<std::string>& names,
                                    const char* title, const char* unit, double scale,
                                    std::vector<sim::Percentiles> sim::TierOverTime::*of) {
-  report::LineChart chart{title, unit, report::time_axis(r.seconds(), r.buckets),
-                          {},    true, "Solid: P99, dashed: P50."};
+  report::LineChart chart{
+      title,         unit, report::time_axis(r.seconds(), r.buckets), {}, true, "Solid: P99, dashed: P50.",
+      fault_marks(r)};
   chart.logarithmic = of != &sim::TierOverTime::queue;  // most requests wait for nothing
   for (std::size_t t = 0; t < r.tiers.size() && t < names.size(); ++t) {
     report::LineSeries high{names[t], {}, static_cast<int>(t), false, true},
@@ -172,7 +175,7 @@ report::LineChart percentile_chart(const sim::Recording& r, const std::vector<st
 }
 
 report::LineChart over_time(const sim::Recording& r, const char* title, const char* unit) {
-  return {title, unit, report::time_axis(r.seconds(), r.buckets), {}, false, ""};
+  return {title, unit, report::time_axis(r.seconds(), r.buckets), {}, false, "", fault_marks(r)};
 }
 
 std::string rank_label(std::size_t rank, std::uint32_t per_engine) {
@@ -340,15 +343,22 @@ std::string simulation_html(const std::vector<Run>& runs, const model::Trace& tr
   const sim::Result& first = runs.front().result;
   report::HtmlPage page(
       fmt::format("Simulation of {}", trace.name),
-      fmt::format(
-          "{} requests, {:.0f} s simulated; model {}; {} prefill engines x {} ranks, {} decode groups x {} "
-          "ranks; {} form, seed {}",
-          first.submitted, base::to_seconds(first.span), scenario.profile.name, cluster.prefill.engines,
-          cluster.prefill.ranks, cluster.decode.groups, cluster.decode.ranks,
-          scenario.speed == model::SimulationSpeed::kExact ? "exact" : "fast", scenario.seed));
+      fmt::format("{}, {:.0f} s simulated; model {}; {} prefill engines x {} ranks, {} decode groups x {} "
+                  "ranks; {} form, seed {}",
+                  counted(first.submitted, "request"), base::to_seconds(first.span), scenario.profile.name,
+                  cluster.prefill.engines, cluster.prefill.ranks, cluster.decode.groups, cluster.decode.ranks,
+                  scenario.speed == model::SimulationSpeed::kExact ? "exact" : "fast", scenario.seed));
   page.section("summary", runs.size() > 1 ? "Policy against policy" : "Summary", summary(runs, capacity));
   page.section("loss", "Where the steps' time goes", losses(runs));
   page.section("tiers", "By context", tiers(runs, names));
+  for (const auto& [id, title, section] : {std::tuple{"experts", "Experts on their ranks", &experts_section},
+                                           std::tuple{"faults", "Faults", &faults_section},
+                                           std::tuple{"storage", "Storage nodes", &storage_section},
+                                           std::tuple{"vision", "Vision machines", &vision_section},
+                                           std::tuple{"network", "Machines' networks", &network_section}}) {
+    const Html part = section(runs);
+    if (!part.text().empty()) page.section(id, title, part);
+  }
   Html over;
   if (runs.size() > 1) over += runs_over_time(runs);
   for (std::size_t k = 0; k < runs.size(); ++k) {

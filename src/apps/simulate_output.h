@@ -8,6 +8,7 @@
 
 #include "apps/simulate_report.h"
 #include "base/error.h"
+#include "report/html.h"
 #include "sim/recorder.h"
 
 namespace trimtab::apps {
@@ -32,6 +33,12 @@ base::Status write_outputs(const OutputOptions& options, const std::vector<Run>&
 /// The page of --report.
 std::string simulation_html(const std::vector<Run>& runs, const model::Trace& trace,
                             const model::Scenario& scenario, bool capacity);
+// Sections of it, empty where no run has anything to show there.
+report::Html experts_section(const std::vector<Run>& runs);
+report::Html faults_section(const std::vector<Run>& runs);
+report::Html storage_section(const std::vector<Run>& runs);
+report::Html vision_section(const std::vector<Run>& runs);
+report::Html network_section(const std::vector<Run>& runs);
 /// Chrome's trace format (chrome://tracing, ui.perfetto.dev): engines' steps as slices, requests' phases as
 /// async slices, and a flow from each request's prefill to its decode.
 std::string timeline_json(const sim::Recording& recording);
@@ -39,8 +46,12 @@ std::string timeline_json(const sim::Recording& recording);
 struct CsvFile {
   std::string name, text;
 };
-/// runs.csv, tiers.csv, series.csv, tier_series.csv and ranks.csv.
+/// runs.csv, tiers.csv, series.csv, tier_series.csv and ranks.csv, and parts_csv.
 std::vector<CsvFile> simulation_csv(const std::vector<Run>& runs, const model::Scenario& scenario);
+/// faults.csv, storage_nodes.csv, vision_machines.csv, networks.csv and experts.csv; only those that a run
+/// has rows for. What a row's run was stands first in it: `key` has its fields, `names` their names.
+std::vector<CsvFile> parts_csv(const std::vector<Run>& runs, std::string (*key)(const Run&),
+                               const std::string& names);
 std::string requests_csv(const std::vector<Run>& runs);
 
 /// The parts that a step's time falls into, in the order in which they are shown.

@@ -10,6 +10,7 @@
 
 #include "apps/simulate_faults.h"
 #include "apps/simulate_output.h"
+#include "apps/simulate_words.h"
 #include "report/table.h"
 
 namespace trimtab::apps {
@@ -73,6 +74,7 @@ json run_json(const Run& run, const std::vector<std::string>& names) {
           {"tiers", tiers},
           {"simulated_s", base::to_seconds(r.span)},
           {"prompt_tokens", r.prompt_tokens},
+          {"matched_tokens", r.matched_tokens},
           {"hit_tokens", r.hit_tokens},
           {"output_tokens", r.output_tokens},
           {"prefill_busy", r.prefill_busy},
@@ -82,7 +84,7 @@ json run_json(const Run& run, const std::vector<std::string>& names) {
           {"preemptions", r.preemptions},
           {"moves", r.moves},
           {"evicted_blocks", r.evicted_blocks},
-          {"outcomes", outcomes_json(r)},
+          {"outcomes", outcomes_json(r, run.recording ? &*run.recording : nullptr)},
           {"events", r.events},
           {"event_hash", fmt::format("{:016x}", r.event_hash)},
           {"cpu_s", run.cpu_s},
@@ -112,7 +114,7 @@ void print_comparison(const std::vector<Run>& runs, const report::Style& style) 
   for (const Run& run : runs) {
     const sim::Result& r = run.result;
     const double span = std::max(base::to_seconds(r.span), 1e-9);
-    const double prompts = std::max(static_cast<double>(r.prompt_tokens), 1.0);
+    const double prompts = std::max(static_cast<double>(r.matched_tokens), 1.0);
     table.add_row({decode_name(run), run.prefill, fmt::format("{:g}", run.rate),
                    fmt::format("{:.2f}", static_cast<double>(r.finished) / span),
                    seconds(r.all.ttft.quantile_s(0.5)), seconds(r.all.ttft.quantile_s(0.99)),
@@ -196,10 +198,10 @@ void print_runs(const std::vector<Run>& runs, const model::Trace& trace, const m
   report::Style style = report::terminal_style(STDOUT_FILENO);
   style.width = std::max(style.width, kWidth);
   const model::ClusterConfig& cluster = scenario.cluster;
-  std::cout << fmt::format("{} requests of {} on {}: {} prefill engines x {}, {} decode groups x {}\n",
-                           runs[0].result.submitted, trace.name, scenario.profile.name,
-                           cluster.prefill.engines, cluster.prefill.ranks, cluster.decode.groups,
-                           cluster.decode.ranks);
+  std::cout << fmt::format("{} of {} on {}: {} x {}, {} x {}\n", counted(runs[0].result.submitted, "request"),
+                           trace.name, scenario.profile.name,
+                           counted(cluster.prefill.engines, "prefill engine"), cluster.prefill.ranks,
+                           counted(cluster.decode.groups, "decode group"), cluster.decode.ranks);
   if (capacity) std::cout << "rate: the largest at which 90 % of every tier's requests are served well\n";
   std::cout << "\n";
   print_comparison(runs, style);

@@ -43,6 +43,8 @@ void read_simulation(StrictTable table, model::Scenario& out) {
   table.read("message_us", message_us, 0, 1'000'000'000);
   out.network.message = base::Nanos{message_us * 1'000};
   table.read("hand_over_bytes_per_s", out.network.hand_over_bytes_per_s, 1.0, 1e15);
+  table.read("machine_network_bytes_per_s", out.network.machine_bytes_per_s, 0.0, 1e15);
+  table.read("machine_ranks", out.network.machine_ranks, 1, 65'536);
   table.read("pool", out.pool.enabled);
   table.read("pool_capacity_blocks", out.pool.capacity_blocks, 0, 1LL << 40);
   table.read("pool_read_bytes_per_s", out.pool.read_bytes_per_s, 1.0, 1e15);

@@ -49,6 +49,8 @@ struct PoolModel {
 struct NetworkModel {
   base::Nanos message{50'000};
   double hand_over_bytes_per_s = 50e9;  // of one prefill rank
+  double machine_bytes_per_s = 0;       // of a machine, for pool reads and hand-overs together; 0: no limit
+  std::uint32_t machine_ranks = 8;      // ranks of an engine that share a machine
 };
 
 /// Everything that a simulation depends on besides its requests.

@@ -26,12 +26,19 @@ struct LineSeries {
   bool listed = true;  // in the legend
 };
 
+/// Something that happened at an instant: a dotted line, its name under the pointer.
+struct Mark {
+  double column = 0;  // of the axis, parts of one included: 2.5 is the middle of the third
+  std::string name;
+};
+
 struct LineChart {
   std::string title, unit;
   XAxis x;
   std::vector<LineSeries> series;  // of one length
   bool logarithmic = false;        // then values of 0 and less are gaps
   std::string note;
+  std::vector<Mark> marks = {};  // those outside the axis are not drawn
 };
 Html line_chart(const LineChart& chart);
 

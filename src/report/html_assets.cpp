@@ -28,7 +28,8 @@ border-top:2px dashed;background:none!important;vertical-align:middle}.scale{dis
 align-items:center;gap:6px;margin:4px 0;font-size:.85rem;color:var(--dim)}.scale span{display:flex}
 .scale i{width:14px;height:10px}svg{display:block;width:100%;height:auto;touch-action:pan-y}svg text{
 font-size:12px;fill:var(--dim)}.axis{stroke:var(--line);stroke-width:1;fill:none}.line{fill:none;
-stroke-width:1.8;stroke-linejoin:round}.dashed{stroke-dasharray:5 4}.cursor{stroke:var(--fg);
+stroke-width:1.8;stroke-linejoin:round}.dashed{stroke-dasharray:5 4}.mark{fill:none;stroke:var(--fg);
+stroke-width:1.5;stroke-dasharray:1 3}.cursor{stroke:var(--fg);
 stroke-width:1;opacity:.5;visibility:hidden}.scroll{overflow-x:auto;margin:8px 0}table{
 border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem;min-width:100%}th,td{
 text-align:right;padding:5px 10px;border-bottom:1px solid var(--line);white-space:nowrap}th{

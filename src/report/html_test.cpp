@@ -119,6 +119,20 @@ TEST(Charts, ALineBreaksWhereNothingWasMeasured) {
   EXPECT_THAT(line_chart(chart).text(), HasSubstr("nothing to show"));
 }
 
+TEST(Charts, MarksStandWhereSomethingHappenedAndTheirNamesAreText) {
+  LineChart chart{"c", "s", {0, 1, "s"}, {{"a", {1, 2, 3, 4}}}, false, ""};
+  chart.marks = {
+      {1.0, "<b>first"}, {1.001, "the same to the eye"}, {3.0, "later"}, {4.5, "outside"}, {-1, "before"}};
+  const std::string text = line_chart(chart).text();
+  // The drawing area is 400 wide from 50 on, and has four columns.
+  EXPECT_NE(text.find("<path class=\"mark\" d=\"M150.0 10V220\"><title>&lt;b&gt;first</title>"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("M350.0 10V220\"><title>later"), std::string::npos);
+  for (const char* absent : {"the same to the eye", "outside", "before"})
+    EXPECT_EQ(text.find(absent), std::string::npos) << absent;
+}
+
 TEST(Charts, HeatIsRelativeToTheHottestCell) {
   const std::string text =
       heat_map({"t", "x", {}, {"r0", "r1"}, {{0, 5, 10}, {10, kNone, 0}}, "", {}, {}, {}}).text();

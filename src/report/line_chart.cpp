@@ -89,6 +89,21 @@ std::string legend_of(const LineChart& chart) {
   return out + "</ul>\n";
 }
 
+std::string marks_of(const LineChart& chart, const Frame& frame, std::size_t columns) {
+  std::string out;
+  double last = -1;
+  for (const Mark& mark : chart.marks) {
+    const double part = mark.column / static_cast<double>(std::max<std::size_t>(columns, 1));
+    if (!(part >= 0 && part <= 1)) continue;
+    const double x = frame.left + part * (frame.right - frame.left);
+    if (x - last < 0.5) continue;  // one line for what nobody could tell apart
+    last = x;
+    out += fmt::format("<path class=\"mark\" d=\"M{:.1f} {:.0f}V{:.0f}\"><title>{}</title></path>\n", x,
+                       frame.top, frame.bottom, escaped(mark.name));
+  }
+  return out;
+}
+
 }  // namespace
 
 Html line_chart(const LineChart& chart) {
@@ -108,7 +123,7 @@ Html line_chart(const LineChart& chart) {
                            "],&quot;unit&quot;:" + json_escaped(chart.unit);
   out += fmt::format("<svg viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" aria-label=\"{}\"{}>\n", frame.width,
                      frame.bottom + 26, escaped(chart.title), chart_data(frame, chart.x, columns, more));
-  out += y_axis(range, frame) + x_axis(frame, chart.x, columns);
+  out += y_axis(range, frame) + x_axis(frame, chart.x, columns) + marks_of(chart, frame, columns);
   for (const LineSeries& series : chart.series) out += path_of(series, range, frame);
   out +=
       fmt::format("<line class=\"cursor\" y1=\"{:.0f}\" y2=\"{:.0f}\"/>\n</svg>\n", frame.top, frame.bottom);

@@ -179,6 +179,7 @@ void DecodeGroup::wake() {
   if (scenario_.speed == SimulationSpeed::kExact) {
     if (stepping_ || running_ == 0) return;
     stepping_ = true;
+    at_ = host_.queue().now();  // until the step is over, where it began
     choose_rows();
     if (experts_) load_ = experts_->step(rows_sum());
     const StepTimes times = step_times(0);

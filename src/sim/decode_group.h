@@ -45,6 +45,9 @@ class DecodeGroup {
   std::uint64_t steps() const { return step_; }
   Nanos busy() const { return busy_; }
   const StepTimes& times() const { return times_; }
+  const LostSteps& lost() const { return lost_; }
+  /// Without ranks where experts are not modelled.
+  ExpertPicture experts() const { return experts_ ? experts_->picture() : ExpertPicture{}; }
   std::uint64_t preemptions() const { return preemptions_; }
   std::int64_t running() const { return running_; }
   /// Of one rank; the KV as of the last event that came here.
@@ -125,6 +128,7 @@ class DecodeGroup {
   std::uint64_t version_ = 0;
   Nanos busy_;
   StepTimes times_;
+  LostSteps lost_;
   std::uint64_t preemptions_ = 0;
   std::optional<ExpertGroup> experts_;
   ExpertLoad load_;  // of the step under way (fast: of the steps until something changes)

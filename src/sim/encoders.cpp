@@ -14,7 +14,9 @@ Encoders::Encoders(const model::Scenario& scenario, Host& host)
     : scenario_(scenario),
       host_(host),
       per_machine_(scenario.cluster.vision.encoders),
-      encoders_(static_cast<std::size_t>(scenario.cluster.vision.machines) * per_machine_) {}
+      encoders_(static_cast<std::size_t>(scenario.cluster.vision.machines) * per_machine_) {
+  outcome_.machines.resize(scenario.cluster.vision.machines);
+}
 
 void Encoders::join(std::uint32_t machine, std::uint32_t encoder) {
   host_.tell(cluster::Joined{{Role::kVision, EngineId{machine}, encoder}, 0});
@@ -23,6 +25,8 @@ void Encoders::join(std::uint32_t machine, std::uint32_t encoder) {
 void Encoders::start(model::EncoderId id, RequestId request, std::uint32_t image, std::int64_t patches) {
   const std::uint32_t index = id.machine.value * per_machine_ + id.encoder;
   encoders_[index].jobs.push_back({request, image, patches, host_.queue().now()});
+  std::uint32_t& most = machine_of(index).queue_most;
+  most = std::max(most, static_cast<std::uint32_t>(encoders_[index].jobs.size()));
   if (encoders_[index].jobs.size() == 1) begin(index);
 }
 
@@ -32,6 +36,7 @@ void Encoders::begin(std::uint32_t index) {
   const double span =
       static_cast<double>(encoder.jobs.front().patches) / scenario_.encoder.patches_per_s * 1e9;
   encoder.began = host_.queue().now();
+  machine_of(index).waiting_s += base::to_seconds(encoder.began - encoder.jobs.front().asked);
   host_.queue().after(scenario_.encoder.fixed + Nanos{static_cast<std::int64_t>(span)}, EventKind::kEncoded,
                       index, ++encoder.version);
 }
@@ -48,6 +53,10 @@ void Encoders::woken(std::uint32_t index, std::uint64_t version) {
   ++outcome_.images;
   outcome_.patches += job.patches;
   outcome_.delay.add(now - job.asked);
+  VisionMachine& machine = machine_of(index);
+  ++machine.images;
+  machine.patches += job.patches;
+  machine.delay.add(now - job.asked);
   const model::EncoderId from{model::MachineId{index / per_machine_}, index % per_machine_};
   host_.tell(cluster::Encoded{from, job.id, job.image, actual});
 }
@@ -74,8 +83,10 @@ void Encoders::lose(std::uint32_t machine, std::uint32_t id) {
 VisionOutcome Encoders::outcome(Nanos span) const {
   VisionOutcome all = outcome_;
   const double seconds = std::max(base::to_seconds(span), 1e-9);
-  for (const Encoder& encoder : encoders_) {
-    all.busy += base::to_seconds(encoder.busy) / seconds / static_cast<double>(encoders_.size());
+  for (std::size_t index = 0; index < encoders_.size(); ++index) {
+    const double busy = base::to_seconds(encoders_[index].busy) / seconds;
+    all.busy += busy / static_cast<double>(encoders_.size());
+    all.machines[index / per_machine_].busy += busy / static_cast<double>(per_machine_);
   }
   return all;
 }

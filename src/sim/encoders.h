@@ -45,6 +45,7 @@ class Encoders {
     std::uint64_t version = 0;
     Nanos busy, began;
   };
+  VisionMachine& machine_of(std::uint32_t index) { return outcome_.machines[index / per_machine_]; }
   void begin(std::uint32_t index);
 
   const model::Scenario& scenario_;

@@ -213,6 +213,16 @@ void ExpertGroup::replan(double tokens) {
   move_ = Move{static_cast<std::uint64_t>(parts), stall / parts};
 }
 
+ExpertPicture ExpertGroup::picture() const {
+  const ExpertLayer& layer = layers_.front();
+  const auto popularity = layer.popularity();
+  return {static_cast<std::uint32_t>(shape_.ranks),
+          plans_,
+          {popularity.begin(), popularity.end()},
+          layer.placed(true),
+          layer.placed(false)};
+}
+
 double ExpertGroup::expected_at(int level, bool fresh) {
   std::vector<double>& known = fresh ? fresh_ : expected_;
   const auto index = static_cast<std::size_t>(level);

@@ -11,6 +11,7 @@
 #include "model/scenario.h"
 #include "sim/expert_layer.h"
 #include "sim/expert_popularity.h"
+#include "sim/recording.h"
 
 namespace trimtab::sim {
 
@@ -55,6 +56,8 @@ class ExpertGroup {
   std::uint64_t plans() const { return plans_; }
   std::int64_t received() const { return received_; }  // copies, of the simulated layers
   std::span<const ExpertLayer> layers() const { return layers_; }
+  /// Of the first simulated layer.
+  ExpertPicture picture() const;
 
  private:
   struct Move {

@@ -153,6 +153,20 @@ std::int64_t ExpertLayer::plan(std::span<const std::int64_t> window, std::uint64
   return received_most(shape_, map_, next_);
 }
 
+std::vector<double> ExpertLayer::placed(bool first) const {
+  const SlotMap map = first ? experts::initial_map(shape_) : map_;
+  ShareSolver solver = solver_for(shape_, map);
+  std::vector<double> shares(map.size());
+  share(solver, popularity_, shares);
+  std::vector<double> out(moments_.size() * popularity_.size());
+  const auto width = static_cast<std::size_t>(shape_.slots_per_rank());
+  for (std::size_t slot = 0; slot < map.size(); ++slot) {
+    const auto expert = static_cast<std::size_t>(map[slot]);
+    out[slot / width * popularity_.size() + expert] += shares[slot] * popularity_[expert];
+  }
+  return out;
+}
+
 void ExpertLayer::take() {
   if (next_ != map_) adopt(next_);
 }

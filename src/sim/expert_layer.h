@@ -42,6 +42,9 @@ class ExpertLayer {
   void take();
   std::int64_t received() const { return received_; }  // by the last plan, all ranks
   std::span<const std::int32_t> map() const { return map_; }
+  /// What each rank computes of each expert, [ranks, experts], as a share of the layer's choices under the
+  /// popularity of the moment: with the map in force, or with the first.
+  std::vector<double> placed(bool first) const;
   bool shares_by_load() const { return by_load_; }
 
  private:

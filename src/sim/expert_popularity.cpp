@@ -79,7 +79,7 @@ base::Status check(const model::ExpertModel& model) {
 base::Result<model::ExpertPopularity> make_popularity(const model::ExpertModel& model, std::uint64_t seed) {
   TRIMTAB_TRY(check(model));
   if (!model.popularity.shares.empty()) return model.popularity;
-  model::ExpertPopularity out{model.domains, model.layers, model.experts, {}};
+  model::ExpertPopularity out{model.domains, model.layers, model.experts, {}, {}, 0};
   const auto experts = static_cast<std::size_t>(model.experts);
   const auto layers = static_cast<std::size_t>(model.layers);
   out.shares.resize(static_cast<std::size_t>(model.domains) * layers * experts);

@@ -11,6 +11,7 @@ void PrefillGroup::set_ready(std::uint32_t rank, RequestId id, TokenCount ready)
 }
 
 void PrefillGroup::lose() {
+  if (stepping_) lost_.add(host_.queue().now() - began_);
   for (Rank& rank : ranks_) rank.plan = {};
   long_plan_ = {};
   stepping_ = false;
@@ -20,6 +21,8 @@ void PrefillGroup::lose() {
 void DecodeGroup::lose() {
   // The closed form is behind what its clients have seen; step by step there is nothing to catch up with.
   if (scenario_.speed == SimulationSpeed::kFast) report_all();
+  // Fast: the whole steps until now are done, and another is under way.
+  if (running_ > 0) lost_.add(std::max(host_.queue().now() - at_, Nanos{}));
   for (Rank& rank : ranks_) {
     for (const Seat& seat : rank.seats) {
       SimRequest& request = host_.request(seat.slot);

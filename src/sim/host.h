@@ -7,6 +7,7 @@
 #include "cluster/events.h"
 #include "model/scenario.h"
 #include "sim/event_queue.h"
+#include "sim/machine_links.h"
 #include "sim/recorder.h"
 
 namespace trimtab::sim {
@@ -72,6 +73,8 @@ class Host {
   /// Hands an event to the cluster machine; its actions are done before this returns (or, from inside
   /// another, right after that one's).
   virtual void tell(cluster::Event event) = 0;
+  /// Of the machines; null: networks never limit.
+  virtual MachineLinks* links() { return nullptr; }
   /// Who watches; mostly nobody.
   virtual Recorder* recorder() { return nullptr; }
   static std::uint32_t slot_of(RequestId id) { return static_cast<std::uint32_t>(id.value & kSlotMask); }

@@ -22,6 +22,8 @@ struct FaultOutcome {
   std::int64_t fallback_tokens = 0;   // computed because a storage node did not answer
   std::uint64_t outputs_cut = 0;      // answers that the model's context limit ended
   base::Nanos engine_down;            // summed over engines: gone or starting up
+  std::uint64_t steps_lost = 0;       // under way in groups that died
+  base::Nanos steps_lost_span;        // of them, until they died
 
   bool any() const {
     return engines_lost + engines_joined + engines_drained + storage_lost + queue_stops + entrypoints_lost +
@@ -30,9 +32,21 @@ struct FaultOutcome {
   }
 };
 
+/// One storage node. A prefix is asked for block by block until one is missing.
+struct StorageNode {
+  std::uint64_t reads = 0;  // each of one request's blocks on the node
+  Distribution delay;       // of a read: queued to delivered
+  std::uint64_t asked = 0;  // blocks
+  std::uint64_t found = 0;  // of them; what is stored behind a node that is down is not found
+  double hit_share() const {
+    return asked > 0 ? static_cast<double>(found) / static_cast<double>(asked) : 0.0;
+  }
+};
+
 /// Of the pool's storage nodes.
 struct StorageOutcome {
   std::vector<double> node_bytes;  // read from each
+  std::vector<StorageNode> nodes;
   /// Most over mean: 1 is even. 0 without reads.
   double hottest() const {
     double sum = 0, most = 0;
@@ -44,6 +58,23 @@ struct StorageOutcome {
   }
 };
 
+/// Of the machines' networks, where they are modelled: prefill machines first.
+struct NetworkOutcome {
+  std::vector<double> machine_bytes, machine_busy;  // read and handed over; share of the span
+  std::size_t prefill_machines = 0;
+  Distribution wait;  // of a read or a hand-over for those before it
+};
+
+/// One vision machine: all of its encoders.
+struct VisionMachine {
+  std::uint64_t images = 0;  // encoded
+  std::int64_t patches = 0;
+  Distribution delay;            // asked to encoded
+  double waiting_s = 0;          // images x seconds between asked and begun: over the span, the mean queue
+  std::uint32_t queue_most = 0;  // images that one encoder had, the one under way included
+  double busy = 0;               // share of the span, mean over the machine's encoders
+};
+
 /// What vision did in a run.
 struct VisionOutcome {
   std::uint64_t images = 0;       // encoded
@@ -51,6 +82,7 @@ struct VisionOutcome {
   Distribution delay;             // asked to encoded
   double busy = 0;                // share of the span, mean over encoders
   std::uint64_t unencodable = 0;  // requests whose images no encoder of this model takes
+  std::vector<VisionMachine> machines;
 };
 
 }  // namespace trimtab::sim

@@ -37,7 +37,8 @@ Pool::Pool(const model::Scenario& scenario, std::int64_t block_tokens)
       read_free_(scenario.storage.nodes),
       engine_free_(scenario.cluster.prefill.engines),
       node_bytes_(scenario.storage.nodes),
-      reading_(scenario.storage.nodes) {}
+      reading_(scenario.storage.nodes),
+      node_outcomes_(scenario.storage.nodes) {}
 
 std::uint32_t Pool::node_of(std::uint64_t id) const {
   if (nodes() < 2) return 0;
@@ -56,11 +57,15 @@ Pool::Matched Pool::match(std::span<const model::BlockRun> runs) {
   for (const model::BlockRun& run : runs) {
     for (std::uint32_t i = 0; i < run.count; ++i) {
       const std::uint32_t node = node_of(run.first + i);
+      StorageNode& outcome = node_outcomes_[node];
+      ++outcome.asked;
       if (!caches_[node].use(run.first + i))
         return {reachable * block_tokens_, (stored - reachable) * block_tokens_};
       ++stored;
       cut = cut || down_[node] > 0;
-      if (!cut) ++reachable;
+      if (cut) continue;
+      ++reachable;
+      ++outcome.found;
     }
   }
   return {reachable * block_tokens_, (stored - reachable) * block_tokens_};
@@ -127,6 +132,8 @@ Pool::Read Pool::read(std::uint32_t engine, const Prefix& prefix, std::int64_t t
     if (reading_[node] <= 0) continue;
     queue(read_free_[node], reading_[node], node_bytes_per_s_);
     node_bytes_[node] += reading_[node];
+    ++node_outcomes_[node].reads;
+    node_outcomes_[node].delay.add(read_free_[node] - now);
   }
   return read;
 }

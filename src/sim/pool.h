@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "model/scenario.h"
 #include "model/trace.h"
+#include "sim/outcomes.h"
 #include "sim/prefix_cache.h"
 
 namespace trimtab::sim {
@@ -57,8 +58,8 @@ class Pool {
   std::uint64_t epoch() const { return epoch_; }
 
   std::int64_t evicted() const;
-  /// Bytes that each node has delivered.
-  const std::vector<double>& node_bytes() const { return node_bytes_; }
+  /// What each node has delivered and was asked for.
+  StorageOutcome outcome() const { return {node_bytes_, node_outcomes_}; }
 
  private:
   Pool(const model::Scenario& scenario, std::int64_t block_tokens);
@@ -77,6 +78,7 @@ class Pool {
   std::vector<Nanos> read_free_;     // of each node: when its reads are done
   std::vector<Nanos> engine_free_;   // of each prefill engine's machine
   std::vector<double> node_bytes_, reading_;
+  std::vector<StorageNode> node_outcomes_;
   std::uint64_t epoch_ = 0;
 };
 

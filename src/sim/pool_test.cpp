@@ -107,7 +107,7 @@ TEST(Pool, ReadsQueueAtNodesAndAtTheEnginesMachine) {
   EXPECT_NEAR(base::to_seconds(second.all), 2 * seconds, 1e-6)
       << "another engine's reads wait for the same nodes";
   double read = 0;
-  for (const double node : pool.node_bytes()) read += node;
+  for (const double node : pool.outcome().node_bytes) read += node;
   EXPECT_NEAR(read, 2 * bytes, 1.0);
   scenario.storage.nodes = 0;
   scenario.pool.read_bytes_per_s = 1e9;

@@ -123,6 +123,7 @@ void PrefillGroup::begin() {
                 (attention_sum + rest_sum) / ranks;
   actual_ = std::max(times.whole(), Nanos{1});
   stepping_ = true;
+  began_ = host_.queue().now();
   ++step_;
   busy_ += actual_;
   step_ends_ = host_.queue().now() + actual_;
@@ -179,12 +180,25 @@ void PrefillGroup::report(std::uint32_t r) {
   event.waiting = static_cast<std::uint32_t>(rank.scheduler.waiting());
   event.chunks.reserve(plan.chunks.size());
   for (const policy::PlannedChunk& chunk : plan.chunks) {
-    tokens_computed_ += chunk.tokens.value;
-    host_.request(Host::slot_of(chunk.id)).last_chunk = chunk.tokens.value;
+    chunk_done(chunk, std::ranges::find(done, chunk.id) != done.end());
     event.chunks.push_back({chunk.id, chunk.tokens, chunk.computed, chunk.predicted});
   }
   host_.tell(std::move(event));
   for (const RequestId id : done) computed(id);
+}
+
+/// Its KV has gone layer by layer, and with the first chunk's that of the hit; the last chunk's goes at the
+/// hand-over.
+void PrefillGroup::chunk_done(const policy::PlannedChunk& chunk, bool last) {
+  SimRequest& request = host_.request(Host::slot_of(chunk.id));
+  tokens_computed_ += chunk.tokens.value;
+  request.last_chunk = chunk.tokens.value;
+  MachineLinks* links = host_.links();
+  if (links == nullptr || !request.hand_over || request.id != chunk.id) return;
+  const std::int64_t hit = chunk.computed.value == request.hit ? request.hit : 0;
+  const std::int64_t tokens = hit + (last ? 0 : chunk.tokens.value);
+  links->sent_earlier(request.prefill, static_cast<double>(tokens) * kv_bytes_per_token(scenario_),
+                      host_.queue().now());
 }
 
 /// All of the prompt is there.
@@ -195,14 +209,27 @@ void PrefillGroup::computed(RequestId id) {
   if (request.target || !request.hand_over) hand_over(Host::slot_of(id));
 }
 
+/// Layer by layer under the compute: what is left to send at the end is the last chunk's.
+Nanos PrefillGroup::transfer(const SimRequest& request) {
+  const double bytes = static_cast<double>(request.last_chunk) * kv_bytes_per_token(scenario_);
+  const Nanos alone{static_cast<std::int64_t>(bytes / scenario_.network.hand_over_bytes_per_s * 1e9)};
+  MachineLinks* links = host_.links();
+  if (links == nullptr) return alone;
+  const Nanos now = host_.queue().now();
+  const MachineLinks::Transfer way = links->hand_over(request.prefill, request.decode, bytes, now);
+  // The decode machine is known only now; what it has received until here goes on its link behind.
+  const double earlier =
+      static_cast<double>(request.tokens - request.last_chunk) * kv_bytes_per_token(scenario_);
+  links->received_earlier(request.decode, earlier, now);
+  return std::max(way.ends, way.begins + alone) - now;
+}
+
 void PrefillGroup::hand_over(std::uint32_t slot) {
   const SimRequest& request = host_.request(slot);
   EventQueue& queue = host_.queue();
   Nanos span = scenario_.network.message;
   if (request.hand_over) {
-    // Layer by layer under the compute: what is left to send at the end is the last chunk's.
-    const double bytes = static_cast<double>(request.last_chunk) * kv_bytes_per_token(scenario_);
-    span += Nanos{static_cast<std::int64_t>(bytes / scenario_.network.hand_over_bytes_per_s * 1e9)};
+    span += transfer(request);
   }
   queue.at(std::max(queue.now() + span, request.read_until), EventKind::kHandedOver, slot,
            request.prefill_pass);

@@ -43,6 +43,9 @@ class PrefillGroup {
   std::uint64_t steps() const { return step_; }
   Nanos busy() const { return busy_; }
   const StepTimes& times() const { return times_; }
+  const LostSteps& lost() const { return lost_; }
+  /// Without ranks where experts are not modelled.
+  ExpertPicture experts() const { return experts_ ? experts_->picture() : ExpertPicture{}; }
   std::int64_t tokens_computed() const { return tokens_computed_; }
   /// Of all chunks begun, without waiting and communication.
   double work_ns() const { return work_ns_; }
@@ -69,6 +72,8 @@ class PrefillGroup {
   Load share_of_long(Nanos part);
   void finish_long(std::vector<RequestId>& done);
   void computed(RequestId id);
+  void chunk_done(const policy::PlannedChunk& chunk, bool last);
+  Nanos transfer(const SimRequest& request);
 
   EngineId engine_;
   const model::Scenario& scenario_;
@@ -81,8 +86,9 @@ class PrefillGroup {
   std::map<RequestId, std::uint32_t> long_ranks_;  // who holds it on the books
   bool stepping_ = false;
   std::uint64_t version_ = 0, step_ = 0;
-  Nanos budget_, actual_, step_ends_, busy_;
+  Nanos budget_, actual_, step_ends_, busy_, began_;
   StepTimes times_;
+  LostSteps lost_;
   std::int64_t tokens_computed_ = 0;
   std::optional<ExpertGroup> experts_;
   double work_ns_ = 0, uneven_ns_ = 0;

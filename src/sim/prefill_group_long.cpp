@@ -1,4 +1,5 @@
 // What a prefill group computes together, and what its chunks really take.
+#include <algorithm>
 #include <utility>
 
 #include "sim/cost_error.h"
@@ -37,8 +38,7 @@ void PrefillGroup::finish_long(std::vector<RequestId>& done) {
   for (const policy::PlannedChunk& chunk : plan.chunks) {
     const auto rank = long_ranks_.find(chunk.id);
     if (rank == long_ranks_.end()) continue;  // aborted while it was computed
-    tokens_computed_ += chunk.tokens.value;
-    host_.request(Host::slot_of(chunk.id)).last_chunk = chunk.tokens.value;
+    chunk_done(chunk, std::ranges::find(done, chunk.id) != done.end());
     cluster::PrefillStepped event;
     event.from = {engine_, rank->second};
     event.step = step_;

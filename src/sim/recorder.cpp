@@ -32,6 +32,9 @@ void Recorder::start(RecorderShape shape) {
   requests_.clear();
   spans_.clear();
   spans_left_out_ = 0;
+  faults_.clear();
+  faults_left_out_ = 0;
+  prefill_experts_ = decode_experts_ = {};
 }
 
 void Recorder::begin(Nanos at) {
@@ -57,6 +60,7 @@ void Recorder::Bucket::add(const Bucket& other) {
   arrivals += other.arrivals;
   finished += other.finished;
   failed += other.failed;
+  retried += other.retried;
   prompt_tokens += other.prompt_tokens;
   hit_tokens += other.hit_tokens;
   for (std::size_t t = 0; t < tiers.size(); ++t) {
@@ -133,10 +137,11 @@ Recorder::Request& Recorder::request(std::uint32_t slot) {
   return requests_[slot];
 }
 
-void Recorder::queued(std::uint32_t slot, std::uint64_t id, std::int64_t prompt_tokens, Nanos now) {
-  Bucket& at = bucket(now);
+void Recorder::queued(std::uint32_t slot, std::uint64_t id, std::int64_t prompt_tokens, Nanos submitted,
+                      Nanos now) {
   Request& one = request(slot);
   if (one.live && one.id == id) {  // it came back: preempted, or where it was is lost
+    bucket(now).retried += 1;
     close_phase(one, now);
   } else {
     const auto& bounds = shape_.report_bounds_tokens;
@@ -144,9 +149,8 @@ void Recorder::queued(std::uint32_t slot, std::uint64_t id, std::int64_t prompt_
     one.id = id;
     one.live = true;
     one.prompt = prompt_tokens;
-    one.arrived = now;
+    one.arrived = submitted;
     one.tier = static_cast<std::size_t>(std::ranges::upper_bound(bounds, prompt_tokens) - bounds.begin());
-    at.arrivals += 1;
   }
   one.phase = Span::Kind::kQueued;
   one.since = now;
@@ -186,8 +190,7 @@ void Recorder::decoding(std::uint32_t slot, std::uint32_t engine, std::uint32_t 
 void Recorder::ended(std::uint32_t slot, std::int64_t output, Nanos now) {
   Request& one = request(slot);
   Bucket& at = bucket(now);
-  (output > 0 ? at.finished : at.failed) += 1;
-  if (!one.live) at.arrivals += 1;  // refused at the door: it never waited
+  if (output > 0) at.finished += 1;
   if (output > 1) at.tiers[one.tier].tpot.add(Nanos{(now - one.first_token).value / (output - 1)});
   close_phase(one, now);
   one.live = false;
@@ -207,6 +210,29 @@ void Recorder::decode_steps(std::uint32_t group, std::uint64_t first, std::uint6
                             Nanos span, const StepTimes& times, std::int64_t requests) {
   spread(begins, span, [&](Bucket& at, double part) { at.decode.add(times, part); });
   keep({Span::Kind::kDecodeSteps, begins, begins + span, group, 0, first, steps, requests, 0});
+}
+
+void Recorder::fault_began(const FaultMark& fault) {
+  begin(fault.from);
+  if (faults_.size() < options_.faults_max) {
+    faults_.push_back(fault);
+  } else {
+    ++faults_left_out_;
+  }
+}
+
+void Recorder::fault_over(const FaultMark& fault) {
+  for (FaultMark& one : faults_) {
+    const bool same = one.kind == fault.kind && one.role == fault.role && one.target == fault.target;
+    if (!same || one.until.value >= 0) continue;
+    one.until = fault.until;
+    return;
+  }
+}
+
+void Recorder::experts(ExpertPicture prefill, ExpertPicture decode) {
+  prefill_experts_ = std::move(prefill);
+  decode_experts_ = std::move(decode);
 }
 
 bool Recorder::in_slice(Nanos begins, Nanos ends) const {
@@ -232,6 +258,7 @@ void Recorder::write_bucket(const Bucket& from, double width_ns, Recording& out)
   out.arrivals.push_back(from.arrivals);
   out.finished.push_back(from.finished);
   out.failed.push_back(from.failed);
+  out.retried.push_back(from.retried);
   out.prompt_tokens.push_back(from.prompt_tokens);
   out.hit_tokens.push_back(from.hit_tokens);
   out.prefill_times.push_back(from.prefill);
@@ -269,6 +296,10 @@ Recording Recorder::take() {
   for (const Bucket& bucket : buckets_) write_bucket(bucket, static_cast<double>(width_.value), out);
   out.spans = std::move(spans_);
   out.spans_left_out = spans_left_out_;
+  out.faults = std::move(faults_);
+  out.faults_left_out = faults_left_out_;
+  out.prefill_experts = std::move(prefill_experts_);
+  out.decode_experts = std::move(decode_experts_);
   start(std::move(shape_));
   return out;
 }

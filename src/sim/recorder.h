@@ -14,6 +14,7 @@ struct RecorderOptions {
   base::Nanos timeline_from;      // after the first arrival
   base::Nanos timeline_span;      // 0: no timeline
   std::size_t spans_max = 200'000;
+  std::size_t faults_max = 10'000;
 };
 
 /// What the recorder has to know of a scenario before it starts.
@@ -43,12 +44,18 @@ class Recorder {
   bool due(base::Nanos at) const { return begun_ && at >= next_sample_; }
   /// The state as it was from the last call to `until`.
   void sample(base::Nanos until, const RecorderSample& state);
-  void queued(std::uint32_t slot, std::uint64_t id, std::int64_t prompt_tokens, base::Nanos now);
+  /// A client asked for the first time; it asked again, elsewhere; its request ended without an answer.
+  void arrived(base::Nanos now) { bucket(now).arrivals += 1; }
+  void asked_again(base::Nanos now) { bucket(now).retried += 1; }
+  void failed(base::Nanos now) { bucket(now).failed += 1; }
+  /// `submitted`: at its first try.
+  void queued(std::uint32_t slot, std::uint64_t id, std::int64_t prompt_tokens, base::Nanos submitted,
+              base::Nanos now);
   void leased(std::uint32_t slot, std::uint32_t engine, std::uint32_t rank, std::int64_t tokens,
               std::int64_t hit, base::Nanos now);
   void first_token(std::uint32_t slot, base::Nanos now);
   void decoding(std::uint32_t slot, std::uint32_t engine, std::uint32_t rank, base::Nanos now);
-  /// `output`: tokens it had; 0 when it failed.
+  /// `output`: tokens it had; 0 when it failed or its client asks again.
   void ended(std::uint32_t slot, std::int64_t output, base::Nanos now);
   /// `worked`: of each rank, without waiting for its peers.
   void prefill_step(std::uint32_t engine, std::uint64_t step, base::Nanos begin, base::Nanos span,
@@ -56,6 +63,11 @@ class Recorder {
   /// `steps` steps from the `first` on, `times` being those of all of them.
   void decode_steps(std::uint32_t group, std::uint64_t first, std::uint64_t steps, base::Nanos begin,
                     base::Nanos span, const StepTimes& times, std::int64_t requests);
+
+  void fault_began(const FaultMark& fault);
+  /// The earliest of its kind there that has no end.
+  void fault_over(const FaultMark& fault);
+  void experts(ExpertPicture prefill, ExpertPicture decode);
 
   /// What was recorded; the recorder is empty afterwards.
   Recording take();
@@ -65,7 +77,8 @@ class Recorder {
     Distribution queue, ttft, tpot;
   };
   struct Bucket {
-    double samples = 0, arrivals = 0, finished = 0, failed = 0, prompt_tokens = 0, hit_tokens = 0;
+    double samples = 0, arrivals = 0, finished = 0, failed = 0, retried = 0;
+    double prompt_tokens = 0, hit_tokens = 0;
     std::vector<TierBucket> tiers;
     std::vector<double> queued, engine_tiers, decode_running, decode_kv;  // sums over the samples
     std::vector<double> prefill_busy;                                     // ns
@@ -102,6 +115,9 @@ class Recorder {
   std::vector<Request> requests_;
   std::vector<Span> spans_;
   std::uint64_t spans_left_out_ = 0;
+  std::vector<FaultMark> faults_;
+  std::uint64_t faults_left_out_ = 0;
+  ExpertPicture prefill_experts_, decode_experts_;
 };
 
 }  // namespace trimtab::sim

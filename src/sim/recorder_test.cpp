@@ -37,7 +37,8 @@ TEST(Recorder, TimeOutgrowsTheBucketsAndNothingIsLost) {
   for (std::uint32_t i = 0; i < 1'000; ++i) {
     const Nanos now{i * kSecond};
     if (recorder.due(now)) recorder.sample(now, state(3, 5));
-    recorder.queued(i, i + 1, i % 2 == 0 ? 10 : 5'000, now);
+    recorder.arrived(now);
+    recorder.queued(i, i + 1, i % 2 == 0 ? 10 : 5'000, now, now);
     recorder.leased(i, 0, 0, 10, 4, now + Nanos{kSecond / 2});
     recorder.first_token(i, now + Nanos{kSecond});
     recorder.ended(i, 11, now + Nanos{2 * kSecond});
@@ -101,7 +102,7 @@ TEST(Recorder, TheTimelineHoldsTheSliceAndNoMoreThanItsBound) {
   recorder.start(shape());
   for (std::uint32_t i = 0; i < 40; ++i)
     recorder.decode_steps(0, i, 1, Nanos{i * kSecond}, Nanos{kSecond / 2}, {}, 1);
-  recorder.queued(7, 99, 10, Nanos{40 * kSecond});
+  recorder.queued(7, 99, 10, Nanos{40 * kSecond}, Nanos{40 * kSecond});
   Recording got = recorder.take();
   ASSERT_EQ(got.spans.size(), 6U);  // seconds 10 to 15
   EXPECT_EQ(got.spans.front().id, 10U);

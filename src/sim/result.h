@@ -45,8 +45,9 @@ struct Result {
   std::uint64_t submitted = 0, finished = 0, failed = 0, unfinished = 0;
   std::vector<std::string> failures;  // the first few, in words
   std::int64_t prompt_tokens = 0, hit_tokens = 0, computed_tokens = 0, output_tokens = 0;
-  Nanos span;               // of simulated time, first arrival to last end
-  double prefill_busy = 0;  // share of the span, mean over engines
+  std::int64_t matched_tokens = 0;  // prompts of the finished requests, whose hits hit_tokens counts
+  Nanos span;                       // of simulated time, first arrival to last end
+  double prefill_busy = 0;          // share of the span, mean over engines
   double decode_busy = 0;
   StepTimes prefill_times, decode_times;  // where the steps' time went, all engines
   std::uint64_t prefill_steps = 0, decode_steps = 0, preemptions = 0;
@@ -54,6 +55,7 @@ struct Result {
   std::int64_t evicted_blocks = 0;
   FaultOutcome faults;
   StorageOutcome storage;
+  NetworkOutcome network;
   VisionOutcome vision;
   std::uint64_t events = 0;      // of virtual time
   std::uint64_t event_hash = 0;  // equal for equal runs

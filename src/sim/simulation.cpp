@@ -101,6 +101,7 @@ Simulation::Simulation(const model::Scenario& scenario, Workload workload, Parts
       gate_(parts.gate),
       placers_(parts.placers),
       pool_(std::move(parts.pool)),
+      links_(scenario_),
       encoders_(scenario_, *this),
       schedule_(scenario),
       entrypoints_down_(scenario.entrypoints.count),
@@ -259,7 +260,8 @@ Result Simulation::collect() {
   // What nobody could serve any more never ended; the engines may have worked after the last that did.
   result_.span = (live_ > 0 ? queue_.now() : last_end_) - first_arrival_;
   result_.evicted_blocks = pool_.evicted();
-  result_.storage.node_bytes = pool_.node_bytes();
+  result_.storage = pool_.outcome();
+  result_.network = links_.outcome(result_.span);
   const std::uint64_t unencodable = result_.vision.unencodable;
   result_.vision = encoders_.outcome(result_.span);
   result_.vision.unencodable = unencodable;
@@ -269,14 +271,19 @@ Result Simulation::collect() {
     result_.prefill_tokens += group.tokens_computed();
     result_.prefill_work_ns += group.work_ns();
     result_.prefill_times.add(group.times());
+    result_.faults.steps_lost += group.lost().count;
+    result_.faults.steps_lost_span += group.lost().span;
     result_.prefill_busy += base::to_seconds(group.busy()) / span / static_cast<double>(prefill_.size());
   }
   for (const DecodeGroup& group : decode_) {
     result_.decode_steps += group.steps();
     result_.preemptions += group.preemptions();
     result_.decode_times.add(group.times());
+    result_.faults.steps_lost += group.lost().count;
+    result_.faults.steps_lost_span += group.lost().span;
     result_.decode_busy += base::to_seconds(group.busy()) / span / static_cast<double>(decode_.size());
   }
+  if (recorder_ != nullptr) recorder_->experts(prefill_.front().experts(), decode_.front().experts());
   return std::move(result_);
 }
 

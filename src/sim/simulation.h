@@ -55,6 +55,7 @@ class Simulation final : public Host {
   /// Before run: what it looks like over time goes there. It changes nothing of the run.
   void record(Recorder& recorder);
   Recorder* recorder() override { return recorder_; }
+  MachineLinks* links() override { return links_.modelled() ? &links_ : nullptr; }
 
  private:
   struct Parts {
@@ -138,6 +139,7 @@ class Simulation final : public Host {
   SimRequest* find(RequestId id);
   std::int64_t match(std::uint32_t slot);
   Pool::Prefix prefix(std::uint32_t slot);
+  void share_network(const SimRequest& request, Pool::Read& read);
   std::int64_t hit_of(const SimRequest& request, std::int64_t tokens) const;
   StageSample sample(Nanos at) const;
   Result collect();
@@ -151,6 +153,7 @@ class Simulation final : public Host {
   QueueGate* gate_;
   Placers* placers_;
   Pool pool_;
+  MachineLinks links_;
   std::vector<PrefillGroup> prefill_;
   std::vector<DecodeGroup> decode_;
   Encoders encoders_;

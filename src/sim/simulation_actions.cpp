@@ -142,6 +142,7 @@ void Simulation::on(const cluster::Finish& action) {
   if (placers_ != nullptr) placers_->ended_there(action.id, queue_.now());
   if (recorder_ != nullptr) recorder_->ended(slot, action.output.value, queue_.now());
   result_.hit_tokens += request.first_hit;
+  result_.matched_tokens += request.prompt;
   const std::vector<std::int64_t>& bounds = scenario_.report_bounds_tokens;
   const auto tier =
       static_cast<std::size_t>(std::ranges::upper_bound(bounds, request.prompt) - bounds.begin());

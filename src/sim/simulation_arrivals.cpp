@@ -49,6 +49,7 @@ void Simulation::arrive(const Arriving& arriving) {
   if (arriving.tries == 0) {
     if (result_.submitted++ == 0) first_arrival_ = queue_.now();
     result_.prompt_tokens += asked.prompt_tokens;
+    if (recorder_ != nullptr) recorder_->arrived(queue_.now());
   }
   if (const std::int64_t limit = scenario_.profile.context_limit.value; asked.prompt_tokens >= limit) {
     return refused(arriving, fmt::format("the prompt of {} tokens leaves no room for an answer: the model's "
@@ -112,11 +113,13 @@ void Simulation::ask_again(const Arriving& arriving, const std::string& why) {
   const auto doubled = static_cast<std::int64_t>(1ULL << std::min(arriving.tries, 20U));
   again.item.at = queue_.now() + Nanos{scenario_.entrypoints.retry_after.value * doubled};
   ++again.tries;
+  if (recorder_ != nullptr) recorder_->asked_again(queue_.now());
   schedule(again, kFollowUp);
 }
 
 void Simulation::fail_in_words(std::string message) {
   ++result_.failed;
+  if (recorder_ != nullptr) recorder_->failed(queue_.now());
   if (result_.failures.size() < 5) result_.failures.push_back(std::move(message));
 }
 

@@ -65,6 +65,8 @@ void Simulation::fault(const QueuedEvent& event) {
 }
 
 void Simulation::strike(const Strike& strike) {
+  if (recorder_ != nullptr && strike.kind != FaultKind::kLateStart)
+    recorder_->fault_began({strike.kind, strike.role, strike.target, queue_.now()});
   switch (strike.kind) {
     case FaultKind::kRank:
     case FaultKind::kEngine:
@@ -90,6 +92,8 @@ void Simulation::strike(const Strike& strike) {
 }
 
 void Simulation::over(const Strike& strike) {
+  if (recorder_ != nullptr)
+    recorder_->fault_over({strike.kind, strike.role, strike.target, {}, queue_.now() + strike.start_up});
   switch (strike.kind) {
     case FaultKind::kRank:
     case FaultKind::kEngine:

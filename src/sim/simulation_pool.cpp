@@ -55,9 +55,20 @@ void Simulation::on(const cluster::Match& action) {
     request->matched = true;
   }
   if (recorder_ != nullptr)
-    recorder_->queued(slot_of(action.id), action.id.value, request->prompt, queue_.now());
+    recorder_->queued(slot_of(action.id), action.id.value, request->prompt, request->submitted, queue_.now());
   told_.push_back(
       cluster::Matched{action.id, TokenCount{request->prompt + request->generated}, TokenCount{hit}});
+}
+
+/// The read waits for the machine's network, too.
+void Simulation::share_network(const SimRequest& request, Pool::Read& read) {
+  const double bytes = static_cast<double>(request.hit) * kv_bytes_per_token(scenario_);
+  const MachineLinks::Transfer transfer = links_.read(request.prefill, bytes, queue_.now());
+  const auto layers = std::max<std::int64_t>(std::ssize(scenario_.profile.kv.layer_bytes), 1);
+  const Nanos whole = transfer.ends - transfer.begins;
+  const Nanos first = scenario_.pool.layerwise ? Nanos{whole.value / layers} : whole;
+  read.first = std::max(read.first, transfer.begins + first);
+  read.all = std::max(read.all, transfer.ends);
 }
 
 void Simulation::on(const cluster::StartPrefill& action) {
@@ -84,7 +95,8 @@ void Simulation::on(const cluster::StartPrefill& action) {
   }
   request->embedded.assign(request->images.size(), false);
   request->ready = ready_tokens(*request);
-  const Pool::Read read = pool_.read(action.rank.engine.value, blocks, request->hit, queue_.now());
+  Pool::Read read = pool_.read(action.rank.engine.value, blocks, request->hit, queue_.now());
+  if (links_.modelled() && request->hit > 0) share_network(*request, read);
   request->read_until = read.all;
   queue_.at(read.first + scenario_.network.message, EventKind::kPrefillReady, slot_of(action.id),
             request->prefill_pass);

@@ -6,6 +6,16 @@
 
 namespace trimtab::sim {
 
+/// Steps that were under way when their group died, and how long they had been.
+struct LostSteps {
+  std::uint64_t count = 0;
+  base::Nanos span;
+  void add(base::Nanos part) {
+    ++count;
+    span += part;
+  }
+};
+
 /// Where the time of steps goes, in nanoseconds (sums of them are exact enough in double). What an even
 /// spread over the ranks would take is `ideal`; the rest is lost to one cause each, so the causes add up to
 /// the whole.

@@ -4,6 +4,7 @@ The browser is Debian's chromium (or Chrome) driven by playwright; `./test --pee
 tests are skipped.
 """
 import csv
+import html
 import json
 import os
 import pathlib
@@ -232,6 +233,89 @@ def test_what_cannot_be_written_is_said(folder, tmp_path, arguments, said):
     arguments = [str(tmp_path / 'out.json') if argument == 'HERE' else argument for argument in arguments]
     out = trimtab('simulate', folder / 'fleet.toml', '--trace', folder / f'{HOSTILE}.csv', *arguments)
     assert out.returncode == 1 and said in out.stderr, out.stderr
+
+
+PARTS = FLEET + """
+[vision]
+machines = 2
+encoders = 2
+[simulation]
+machine_network_bytes_per_s = 2e9
+[simulation.storage]
+nodes = 3
+read_bytes_per_s = 1e9
+[simulation.experts]
+policy = "repair"
+layers = 1
+[simulation.entrypoints]
+count = 2
+[[fault]]
+kind = "engine"
+role = "decode"
+targets = [1]
+at_s = 20
+for_s = 5
+start_up_s = 5
+[[fault]]
+kind = "entrypoint"
+targets = [0]
+at_s = 30
+for_s = 2
+"""
+
+
+@pytest.fixture(scope='module')
+def parts(folder):
+    """A run that has everything that only some have; gives its JSON."""
+    (folder / 'parts.toml').write_text(PARTS)
+    with open(folder / 'parts.jsonl', 'w') as trace:
+        for i in range(300):
+            ids = [i % 7 * 1000 + k for k in range(4)] + [10**6 + i * 100 + k for k in range(i % 9)]
+            trace.write(json.dumps({'timestamp': i * 200, 'input_length': 512 * len(ids), 'output_length': 200, 'hash_ids': ids}) + '\n')
+    out = trimtab('simulate', folder / 'parts.toml', '--trace', folder / 'parts.jsonl', '--json',
+                  '--report', folder / 'parts.html', '--csv', folder / 'parts')
+    assert out.returncode == 0, out.stderr
+    return json.loads(out.stdout)['runs'][0]
+
+
+def test_parts_that_only_some_runs_have_are_in_every_file(folder, parts):
+    page = (folder / 'parts.html').read_text()
+    titles = [html.unescape(title) for title in re.findall('<h2[^>]*>(.*?)</h2>', page)]
+    assert titles[3:] == ['Experts on their ranks', 'Faults', 'Storage nodes', "Machines' networks", 'Over time']
+    assert page.count('class="mark"') >= 4 and 'decode group 1</title>' in page and 'entrypoint 0</title>' in page
+    assert 'src=' not in page.replace(HOSTILE, '') and 'href="http' not in page, 'it stands alone'
+    outcomes = parts['outcomes']
+    assert outcomes['faults']['engines_lost'] == 1 and outcomes['faults']['steps_lost'] == 1
+    assert [(fault['kind'], fault['from_s']) for fault in outcomes['fault_times']] == [
+        ('engine', pytest.approx(20, abs=3)), ('entrypoint', pytest.approx(30, abs=3))]
+    faults = rows(folder / 'parts/faults.csv')
+    assert [(row['kind'], row['role'], row['target']) for row in faults] == [('engine', 'decode', '1'), ('entrypoint', '', '0')]
+    assert [float(row['until_s']) - float(row['from_s']) for row in faults] == pytest.approx([10, 2], abs=1e-5)
+    nodes = rows(folder / 'parts/storage_nodes.csv')
+    assert [int(row['reads']) for row in nodes] == [node['reads'] for node in outcomes['storage']['nodes']] and len(nodes) == 3
+    assert all(0 < int(row['blocks_found']) < int(row['blocks_asked']) for row in nodes)
+    series = rows(folder / 'parts/series.csv')
+    assert sum(float(row['arrivals']) for row in series) == parts['submitted'] == 300
+    assert sum(float(row['finished']) for row in series) == parts['finished']
+    assert sum(float(row['failed']) for row in series) == parts['failed']
+    networks = rows(folder / 'parts/networks.csv')
+    assert [float(row['bytes']) for row in networks] == pytest.approx(outcomes['network']['machine_bytes'], abs=1)
+    placed = rows(folder / 'parts/experts.csv')
+    for role, of in [('prefill', 'prefill_engine_0'), ('decode', 'decode_group_0')]:
+        for when, key in [('start', 'rank_loads_before'), ('end', 'rank_loads_after')]:
+            loads = outcomes['experts'][of][key]
+            shares = [0] * len(loads)
+            for row in placed:
+                if (row['role'], row['placed_at']) == (role, when):
+                    shares[int(row['rank'])] += float(row['share_of_choices'])
+            assert [share * len(loads) for share in shares] == pytest.approx(loads, abs=1e-4)
+            assert sum(shares) == pytest.approx(1, abs=1e-4)
+
+
+def test_the_page_of_all_parts_reads_well(folder, parts, opened):
+    page = opened(folder / 'parts.html')
+    assert page.locator('#experts figure').count() == 6
+    assert overlapping_labels(page) == []
 
 
 def test_capacity_has_a_page_of_the_rate_it_found(folder, opened):

@@ -3,6 +3,7 @@ import csv
 import json
 import os
 import subprocess
+import zipfile
 
 import pytest
 from workload import trace_csv
@@ -118,7 +119,7 @@ def test_a_capacity_that_nothing_bounds_or_reaches_says_so(files, tmp_path):
 def test_traces_of_one_request_and_of_none(files, tmp_path):
     one = tmp_path / 'one.csv'
     one.write_text('arrival_s,prompt_tokens,output_tokens\n0,100,5\n')
-    assert '1 requests' in simulate(files[0], '--trace', one).stdout
+    assert '1 request ' in simulate(files[0], '--trace', one).stdout
     none = tmp_path / 'none.csv'
     none.write_text('arrival_s,prompt_tokens,output_tokens\n')
     out = simulate(files[0], '--trace', none)
@@ -225,3 +226,55 @@ def test_a_policy_that_is_none_names_those_that_are(files):
     assert out.returncode != 0 and 'deepinfer' in out.stderr
     out = simulate(files[0], '--trace', files[1], '--share', '--verify', 'fixed', 'group')
     assert out.returncode != 0 and 'one --verify' in out.stderr
+
+
+def test_output_that_cannot_be_written_is_an_error(files):
+    for extra in ([], ['--json']):
+        with open('/dev/full', 'w') as full:
+            out = subprocess.run([BIN, 'simulate', str(files[0]), '--trace', str(files[1]), *extra], stdout=full,
+                                 stderr=subprocess.PIPE, text=True, timeout=120)
+        assert out.returncode == 1
+        assert len(out.stderr.splitlines()) == 1 and out.stderr.startswith('trimtab: standard output: cannot write'), out.stderr
+
+
+def test_one_request_is_no_plural(files, tmp_path):
+    one = tmp_path / 'one.csv'
+    one.write_text(trace_csv(seed=3, requests=1))
+    out = simulate(files[0], '--trace', one)
+    assert out.stdout.startswith('1 request of'), out.stdout + out.stderr
+
+
+def npz(path, arrays):
+    """Arrays of bytes, by name: (shape, values)."""
+    with zipfile.ZipFile(path, 'w') as archive:
+        for name, (shape, values) in arrays.items():
+            header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+            archive.writestr(name + '.npy', b'\x93NUMPY\x01\x00' + len(header).to_bytes(2, 'little') + header + bytes(values))
+
+
+def test_recorded_routing_is_the_load_of_the_experts(files, tmp_path):
+    windows, tokens, layers, experts = 12, 32, 2, 32
+
+    def ids(first):
+        """Each window likes a few experts of its text's half."""
+        return [(first + (window + token * (layer + 1)) % 4 + 4 * choice) % experts for window in range(windows) for token in range(tokens)
+                for layer in range(layers) for choice in range(2)]
+    shape = (windows, tokens, layers, 2)
+    npz(tmp_path / 'routing.npz', {'prose': (shape, ids(0)), 'code': (shape, ids(24))})
+    fleet = tmp_path / 'fleet.toml'
+    experts_table = '[simulation.experts]\nrouting = "routing.npz"\nlayers = 2\n'
+    fleet.write_text(files[0].read_text() + experts_table)
+    out = simulate(fleet, '--trace', files[1], '--expert-policy', 'off', 'repair', '--json')
+    assert out.returncode == 0, out.stderr
+    off, repair = json.loads(out.stdout)['runs']
+    lost = [run['decode_steps']['expert_imbalance'] + run['decode_steps']['expert_drift'] for run in (off, repair)]
+    assert lost[0] > 2 * lost[1], 'half of the ranks have nothing to do until experts are re-placed'
+    for table, said in [(experts_table.replace('routing.npz', 'none.npz'), 'none.npz'),
+                        (experts_table + 'experts = 16\n', 'a model of 16: leave experts out or set it to 32'),
+                        (experts_table.replace('layers = 2', 'layers = 4'), 'set layers to 2 or less')]:
+        fleet.write_text(files[0].read_text() + table)
+        out = simulate(fleet, '--trace', files[1], '--expert-policy', 'off')
+        assert out.returncode == 1 and said in out.stderr, out.stderr
+    fleet.write_text(files[0].read_text() + experts_table)
+    out = simulate(fleet, '--trace', files[1])
+    assert out.returncode == 1 and 'no experts are modelled' in out.stderr
