@@ -1,6 +1,9 @@
 #include "base/hash.h"
 
 #include <xxhash.h>
+#if defined(__x86_64__)
+#include <xxh_x86dispatch.h>  // after xxhash.h, whose names it replaces by those that choose AVX2 or AVX-512
+#endif
 
 namespace trimtab::base {
 

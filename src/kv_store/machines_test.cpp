@@ -37,6 +37,25 @@ struct Pending {
   std::uint8_t shard = 0, piece = 0;
 };
 
+/// What an answer of that kind leaves in memory and says.
+StripeRead::Event answer_of(int kind, const Pending& one, const Pieces& pieces, const Stripe& right,
+                            const Stripe& other, std::vector<std::byte>& memory) {
+  StripeRead::Event event;
+  event.kind = StripeRead::Event::Kind::kAnswer;
+  event.shard = one.shard;
+  event.piece = one.piece;
+  event.shard_bytes = memory;
+  event.bytes = pieces.bytes(one.piece);
+  const auto begin = static_cast<std::ptrdiff_t>(pieces.begin(one.piece));
+  const auto& from = (kind == 9 ? other : right).bytes[one.shard];
+  std::copy_n(from.begin() + begin, event.bytes, memory.begin() + begin);
+  if (kind == 5) event.outcome = Outcome::kMissing;
+  if (kind == 6) event.outcome = Outcome::kFailed;
+  if (kind == 7) memory[pieces.begin(one.piece) + 33] ^= std::byte{1};
+  if (kind == 8) --event.bytes;
+  return event;
+}
+
 /// Drives one read to its end with answers in a random order; `kind_of[shard]` says how each shard answers:
 /// 0 to 4 right, 5 missing, 6 failed, 7 corrupt, 8 short, 9 of another writing, 10 never.
 RC_GTEST_PROP(StripeReadTest, EndsOnceWithTheRightBytesOrNone, ()) {
@@ -88,19 +107,7 @@ RC_GTEST_PROP(StripeReadTest, EndsOnceWithTheRightBytesOrNone, ()) {
     const std::size_t which = *rc::gen::inRange<std::size_t>(0, out.size());
     const Pending one = out[which];
     out.erase(out.begin() + static_cast<std::ptrdiff_t>(which));
-    const int kind = kind_of[one.shard];
-    event.kind = StripeRead::Event::Kind::kAnswer;
-    event.shard = one.shard;
-    event.piece = one.piece;
-    event.shard_bytes = memory[one.shard];
-    event.bytes = pieces.bytes(one.piece);
-    const auto& from = (kind == 9 ? second : first).bytes[one.shard];
-    std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(pieces.begin(one.piece)), event.bytes,
-                memory[one.shard].begin() + static_cast<std::ptrdiff_t>(pieces.begin(one.piece)));
-    if (kind == 5) event.outcome = Outcome::kMissing;
-    if (kind == 6) event.outcome = Outcome::kFailed;
-    if (kind == 7) memory[one.shard][pieces.begin(one.piece) + 33] ^= std::byte{1};
-    if (kind == 8) --event.bytes;
+    event = answer_of(kind_of[one.shard], one, pieces, first, second, memory[one.shard]);
     act(read.step(event, time));
   }
   RC_ASSERT(ends == 1U);
