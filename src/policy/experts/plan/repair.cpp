@@ -36,6 +36,17 @@ bool more_hopeful(const Change& a, const Change& b) {
 
 }  // namespace
 
+/// A slot of a free rank where an expert could come, and what all experts ask of it alike.
+struct Place {
+  std::int32_t slot = -1, rank = -1, other = -1;  // other: the expert that is there
+  bool copied = false;                            // it has copies elsewhere
+  bool host = false;
+  std::int64_t carried = 0;
+  std::int64_t lost = 0;    // load that may be trapped when the other leaves
+  std::int64_t spare = 0;   // of the rank: capacity less what must stay there or in knots
+  std::int64_t clears = 0;  // of the rank: load that it can take, by what it can push at once
+};
+
 struct Repairer::Search {
   ShareFlow flow, trial;
   std::int64_t capacity = 0, overload = 0;
@@ -44,19 +55,21 @@ struct Repairer::Search {
   std::vector<std::int32_t> free_hosts, last_free, knot_of_expert;
   std::vector<std::int64_t> bound_load, knot_overload;
   std::vector<Change> changes;
-  std::vector<std::int32_t> places, trapped;  // slots of free ranks; experts that might be let out
-  std::vector<std::int64_t> clears;           // load that a free rank can take, by what it can push at once
+  std::vector<Place> places;          // slots of free ranks
+  std::vector<std::int32_t> trapped;  // experts that might be let out
+  std::vector<std::int64_t> rooms;    // of each rank, below the capacity
+  std::vector<bool> at_home;          // experts on the rank of the one that would leave it
 
   void look();
   std::int64_t room_elsewhere(std::int32_t slot) const;
+  void list_places();
   void list_changes(std::int64_t gain_min);
   void list_copies(std::int32_t expert, std::int64_t gain_min);
   void list_exchanges(std::int32_t expert, std::int64_t gain_min);
-  void keep_few(std::size_t first);
+  void offer(std::size_t first, const Change& change);
   bool try_changes(std::int64_t gain_min, std::int64_t copies_max, Change& best, std::int64_t& trials);
   void improve(std::int64_t gain_min, std::int64_t copies_max, Repair& result);
   static void apply(ShareFlow& to, const Change& change);
-  bool holds(std::int32_t rank, std::int32_t expert) const;
 };
 
 // Reads the knots that `drain` left in the flow.
@@ -92,36 +105,26 @@ void Repairer::Search::look() {
 // Of the other ranks with a copy of what the slot holds.
 std::int64_t Repairer::Search::room_elsewhere(std::int32_t slot) const {
   std::int64_t room = 0;
-  for (std::int32_t other = flow.next_slot(slot); other != slot; other = flow.next_slot(other)) {
-    const std::int32_t rank = flow.shape().rank_of_slot(other);
-    room += std::max<std::int64_t>(0, capacity - flow.rank_units()[index(rank)]);
-  }
+  for (std::int32_t other = flow.next_slot(slot); other != slot; other = flow.next_slot(other))
+    room += rooms[index(flow.shape().rank_of_slot(other))];
   return room;
-}
-
-bool Repairer::Search::holds(std::int32_t rank, std::int32_t expert) const {
-  const std::int32_t width = flow.shape().slots_per_rank();
-  const auto slots = flow.map().subspan(index(rank * width), index(width));
-  return std::ranges::find(slots, expert) != slots.end();
 }
 
 // A copy outside can take what the expert carries, what its knot has too much, and what the rank can clear.
 void Repairer::Search::list_copies(std::int32_t expert, std::int64_t gain_min) {
   const std::int64_t units = flow.expert_units()[index(expert)];
   const std::int64_t over = knot_overload[index(knot_of_expert[index(expert)])];
-  for (const std::int32_t place : places) {
-    const std::int32_t rank = flow.shape().rank_of_slot(place);
-    const std::int32_t old = flow.map()[index(place)];
-    if (flow.hosts(old) < 2) continue;
+  const std::size_t first = changes.size();
+  for (const Place& place : places) {
+    if (!place.copied) continue;
     // Without this copy its expert may be trapped as well.
-    const std::int64_t lost = free_hosts[index(old)] == 1 ? flow.expert_units()[index(old)] : 0;
-    const std::int64_t bound = std::min({units - lost, over, capacity - bound_load[index(rank)]});
+    const std::int64_t bound = std::min({units - place.lost, over, place.spare});
     if (bound < gain_min) continue;
-    changes.push_back({.expert = expert,
-                       .slot = place,
-                       .bound = bound,
-                       .hope = std::min(bound, clears[index(rank)]),
-                       .carried = flow.slot_units()[index(place)]});
+    offer(first, {.expert = expert,
+                  .slot = place.slot,
+                  .bound = bound,
+                  .hope = std::min(bound, place.clears),
+                  .carried = place.carried});
   }
 }
 
@@ -129,43 +132,64 @@ void Repairer::Search::list_copies(std::int32_t expert, std::int64_t gain_min) {
 void Repairer::Search::list_exchanges(std::int32_t expert, std::int64_t gain_min) {
   const std::int64_t units = flow.expert_units()[index(expert)];
   const std::int64_t over = knot_overload[index(knot_of_expert[index(expert)])];
-  const std::int32_t from = flow.first_slot(expert), home = flow.shape().rank_of_slot(from);
-  for (const std::int32_t place : places) {
-    const std::int32_t other = flow.map()[index(place)];
-    if (!flow.is_host(place) || holds(home, other)) continue;
-    const std::int64_t lost = free_hosts[index(other)] == 1 ? flow.expert_units()[index(other)] : 0;
-    const std::size_t rank = index(flow.shape().rank_of_slot(place));
+  const std::int32_t from = flow.first_slot(expert), width = flow.shape().slots_per_rank();
+  const auto home = flow.map().subspan(index(flow.shape().rank_of_slot(from) * width), index(width));
+  const std::int64_t leaves = flow.slot_units()[index(from)];
+  const bool only = flow.hosts(expert) == 1;
+  const std::size_t first = changes.size();
+  for (const std::int32_t other : home) at_home[index(other)] = true;
+  for (const Place& place : places) {
+    if (!place.host || at_home[index(place.other)]) continue;
     // An expert with one copy brings all its load to the new rank.
-    const std::int64_t brought = flow.hosts(expert) == 1 ? units + bound_load[rank] - lost - capacity : 0;
+    const std::int64_t brought = only ? units - place.lost - place.spare : 0;
     const std::int64_t bound =
-        std::min({units - lost, over - std::max<std::int64_t>(0, brought), capacity - bound_load[rank]}) / 2;
+        std::min({units - place.lost, over - std::max<std::int64_t>(0, brought), place.spare}) / 2;
     if (bound < gain_min) continue;
-    const std::int64_t carried = flow.slot_units()[index(place)];
-    const std::int64_t room = clears[rank] + (flow.hosts(other) == 1 ? carried : 0);
-    const std::int64_t excess = std::max<std::int64_t>(0, flow.slot_units()[index(from)] - room);
-    changes.push_back({.expert = expert,
-                       .slot = place,
-                       .from = from,
-                       .bound = bound,
-                       .hope = bound - excess / 2,
-                       .carried = carried});
+    const std::int64_t room = place.clears + (place.copied ? 0 : place.carried);
+    const std::int64_t excess = std::max<std::int64_t>(0, leaves - room);
+    offer(first, {.expert = expert,
+                  .slot = place.slot,
+                  .from = from,
+                  .bound = bound,
+                  .hope = bound - excess / 2,
+                  .carried = place.carried});
+  }
+  for (const std::int32_t other : home) at_home[index(other)] = false;
+}
+
+// Slots of the ranks outside all knots.
+void Repairer::Search::list_places() {
+  const Shape& shape = flow.shape();
+  places.clear();
+  rooms.assign(index(shape.ranks), 0);
+  for (std::int32_t rank = 0; rank < shape.ranks; ++rank)
+    rooms[index(rank)] = std::max<std::int64_t>(0, capacity - flow.rank_units()[index(rank)]);
+  for (std::int32_t rank = 0, slot = 0; rank < shape.ranks; ++rank) {
+    if (flow.knots()[index(rank)] >= 0) {
+      slot += shape.slots_per_rank();
+      continue;
+    }
+    const std::size_t first = places.size();
+    std::int64_t clears = capacity - flow.rank_units()[index(rank)];
+    for (std::int32_t i = 0; i < shape.slots_per_rank(); ++i, ++slot) {
+      Place place{.slot = slot, .rank = rank, .other = flow.map()[index(slot)]};
+      place.copied = flow.hosts(place.other) > 1;
+      place.host = flow.is_host(slot);
+      place.carried = flow.slot_units()[index(slot)];
+      if (free_hosts[index(place.other)] == 1) place.lost = flow.expert_units()[index(place.other)];
+      place.spare = capacity - bound_load[index(rank)];
+      clears += std::min(place.carried, room_elsewhere(slot));
+      places.push_back(place);
+    }
+    for (std::size_t i = first; i < places.size(); ++i) places[i].clears = clears;
   }
 }
 
 void Repairer::Search::list_changes(std::int64_t gain_min) {
   look();
+  list_places();
   const Shape& shape = flow.shape();
-  places.clear();
-  clears.assign(index(shape.ranks), 0);
-  for (std::int32_t rank = 0, slot = 0; rank < shape.ranks; ++rank) {
-    std::int64_t& clear = clears[index(rank)];
-    clear = capacity - flow.rank_units()[index(rank)];
-    for (std::int32_t i = 0; i < shape.slots_per_rank(); ++i, ++slot) {
-      if (flow.knots()[index(rank)] >= 0) continue;
-      places.push_back(slot);
-      clear += std::min(flow.slot_units()[index(slot)], room_elsewhere(slot));
-    }
-  }
+  at_home.assign(index(shape.experts), false);
   const auto worth = [&](std::int32_t expert) {
     return std::min(flow.expert_units()[index(expert)], knot_overload[index(knot_of_expert[index(expert)])]);
   };
@@ -180,21 +204,21 @@ void Repairer::Search::list_changes(std::int64_t gain_min) {
   if (trapped.size() > kExpertsMax) trapped.resize(kExpertsMax);
   changes.clear();
   for (const std::int32_t expert : trapped) {
-    std::size_t first = changes.size();
     list_copies(expert, gain_min);
-    keep_few(first);
-    first = changes.size();
     list_exchanges(expert, gain_min);
-    keep_few(first);
   }
 }
 
-// Of the changes from `first` on, which are one expert's and of one kind.
-void Repairer::Search::keep_few(std::size_t first) {
-  const auto begin = changes.begin() + static_cast<std::ptrdiff_t>(first);
-  const std::size_t keep = std::min(kAlikeMax, changes.size() - first);
-  std::partial_sort(begin, begin + static_cast<std::ptrdiff_t>(keep), changes.end(), more_hopeful);
-  changes.resize(first + keep);
+// Of the changes from `first` on, which are one expert's and of one kind, the most hopeful few are kept, in
+// their order.
+void Repairer::Search::offer(std::size_t first, const Change& change) {
+  if (changes.size() - first == kAlikeMax) {
+    if (!more_hopeful(change, changes.back())) return;
+    changes.pop_back();
+  }
+  changes.push_back(change);
+  for (std::size_t i = changes.size() - 1; i > first && more_hopeful(changes[i], changes[i - 1]); --i)
+    std::swap(changes[i], changes[i - 1]);
 }
 
 void Repairer::Search::apply(ShareFlow& to, const Change& change) {

@@ -38,6 +38,8 @@ class Search {
   Search(const Shape& shape, std::span<const double> totals, std::uint64_t seed, std::uint64_t stream)
       : shape_(shape), totals_(totals), width_(shape.slots_per_rank()), prng_(seed, stream) {
     copies_ = count_copies(shape, totals);
+    for (std::int32_t slot = 0; slot < shape.slots; ++slot) rank_of_.push_back(slot / width_);
+    divide();
     place_falling();
     recount();
     keep_if_best();
@@ -65,8 +67,14 @@ class Search {
   static constexpr double kStartFlat = 0.1, kStartSteep = 20;
   static constexpr double kGoodEnough = 1e-5;  // of the mean above the mean
 
-  double per_copy(std::int32_t expert) const { return totals_[at(expert)] / copies_[at(expert)]; }
-  std::int32_t rank_of(std::int32_t slot) const { return slot / width_; }
+  double per_copy(std::int32_t expert) const { return per_copy_[at(expert)]; }
+  std::int32_t rank_of(std::int32_t slot) const { return rank_of_[at(slot)]; }
+  /// Two divisions a proposal would be half of its cost: the quotients are kept.
+  void divide(std::int32_t expert) { per_copy_[at(expert)] = totals_[at(expert)] / copies_[at(expert)]; }
+  void divide() {
+    per_copy_.resize(at(shape_.experts));
+    for (std::int32_t expert = 0; expert < shape_.experts; ++expert) divide(expert);
+  }
   bool holds(std::int32_t rank, std::int32_t expert) const {
     const auto first = map_.begin() + static_cast<std::ptrdiff_t>(rank) * width_;
     return std::find(first, first + width_, expert) != first + width_;
@@ -140,6 +148,7 @@ class Search {
   void return_to_best() {
     map_ = best_;
     copies_ = copies_of(shape_, map_);
+    divide();
     recount();
   }
 
@@ -225,6 +234,7 @@ class Search {
     if (worse > threshold) return;
     for (const auto& [at_rank, by] : changed_) load_[at(at_rank)] += by;
     --copies_[at(from)], ++copies_[at(to)];
+    divide(from), divide(to);
     map_[at(slot)] = to;
     std::erase(hosts_[at(from)], slot);
     hosts_[at(to)].push_back(slot);
@@ -255,7 +265,8 @@ class Search {
   const std::int32_t width_;
   base::Prng prng_;
   SlotMap map_, best_;
-  std::vector<std::int32_t> copies_;
+  std::vector<std::int32_t> copies_, rank_of_;
+  std::vector<double> per_copy_;
   std::vector<std::vector<std::int32_t>> hosts_;  // slots of each expert
   std::vector<double> load_;                      // of each rank
   std::vector<std::pair<std::int32_t, double>> changed_;
