@@ -16,6 +16,8 @@ using file::Task;
 namespace {
 
 constexpr int kRounds = 8;
+/// Asking a full disk for room takes long; only now and then one of the writes that it refuses asks anew.
+constexpr std::uint32_t kRefusalsPerGrowth = 63;
 constexpr std::uint64_t kShardBytesMax = ~std::uint32_t{0};
 
 std::uint64_t random_epoch() {
@@ -233,11 +235,18 @@ bool FileTarget::find_room(std::uint64_t units, Task& task) {
       trouble_.clear();
       return true;
     }
+    if (refusals_until_growth_ > 0) {
+      --refusals_until_growth_;
+      return false;
+    }
     const auto grown = directory_.grow(allocator_);
     if (grown && *grown) continue;
     if (!grown) {
       trouble_ = grown.error().message;
-      if (grown.error().code != base::Code::kResourceExhausted) task.outcome = Outcome::kFailed;
+      if (grown.error().code == base::Code::kResourceExhausted)
+        refusals_until_growth_ = kRefusalsPerGrowth;
+      else
+        task.outcome = Outcome::kFailed;
     }
     return false;
   }

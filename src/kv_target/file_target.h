@@ -108,6 +108,7 @@ class FileTarget final : public Target {
   std::vector<file::Task*> moved_;
   ChangeFeed feed_;
   std::uint64_t units_used_ = 0, caller_bytes_written_ = 0, damaged_ = 0;
+  std::uint32_t refusals_until_growth_ = 0;
   std::string trouble_;  // of making room
 };
 

@@ -133,6 +133,24 @@ TEST(FileFault, AFullDiskRefusesWritesAndServesTheRest) {
   });
 }
 
+TEST(FileFault, RoomThatOthersGiveBackIsUsed) {
+  const TempDirectory directory(TempDirectory::memory());
+  with_small_disk(directory.path(), "6m", [&] {
+    std::ofstream(directory.path("other")) << std::string(4U << 20, 'x');
+    auto options = plain(directory.path());
+    auto target = open(options);
+    ASSERT_TRUE(target);
+    std::uint64_t n = 0;
+    while (n < 1'000 && write(*target, n) == Outcome::kDone) ++n;
+    ASSERT_LT(n, 100U);
+    std::filesystem::remove(directory.path("other"));
+    std::uint64_t refused = 0;
+    while (refused < 100 && write(*target, n) != Outcome::kDone) ++refused;
+    EXPECT_LT(refused, 100U) << "asked for again, now and then";
+    EXPECT_EQ(read(*target, n), content(n));
+  });
+}
+
 /// Fails operations on `file` with `reason` while it is set.
 struct Fault {
   std::string file;
