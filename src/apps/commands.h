@@ -23,5 +23,6 @@ void add_replay(CLI::App& app);
 void add_experts(CLI::App& app);  // experts plan, evaluate, moves, export, advise, synthesize
 void add_cost(CLI::App& app);     // cost fit
 void add_pool(CLI::App& app);     // pool layout, swap-in
+void add_kv_target(CLI::App& app);
 
 }  // namespace trimtab::apps

@@ -20,6 +20,7 @@ int main(int argc, char** argv) {
   trimtab::apps::add_tools(app);
   trimtab::apps::add_experts(app);
   trimtab::apps::add_pool(app);
+  trimtab::apps::add_kv_target(app);
   CLI11_PARSE(app, argc, argv);
   return 0;
 }

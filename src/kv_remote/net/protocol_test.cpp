@@ -1,0 +1,265 @@
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <rapidcheck/gtest.h>
+
+#include <optional>
+
+#include "base/codec.h"
+#include "base/hash.h"
+#include "kv_remote/testing/local_server.h"
+#include "kv_target/testing/conformance.h"
+
+namespace trimtab::kv_remote::testing {
+
+using kv_target::Outcome;
+using kv_target::Request;
+using kv_target::Verb;
+using kv_target::testing::content_of;
+using kv_target::testing::Driver;
+using kv_target::testing::shard_name;
+
+namespace {
+
+/// A client that says whatever the test wants, and reads frames back.
+class RawClient {
+ public:
+  explicit RawClient(const std::string& address) {
+    socket_ = std::move(*begin_connect(*resolve(address)));
+    pollfd ready{socket_.get(), POLLOUT, 0};
+    ::poll(&ready, 1, 5'000);
+    out_.start(socket_.get(), ZeroCopy::kNever);
+  }
+  void send(Header header, std::vector<std::byte> bytes = {}) {
+    contents_.push_back(std::move(bytes));
+    out_.push(header, contents_.back());
+    EXPECT_TRUE(out_.flush());
+  }
+  void hello(std::uint64_t client, std::uint64_t session, std::uint8_t version = kFrameVersion) {
+    Header header;
+    header.version = version;
+    send(header, base::encode(Hello{client, session}));
+  }
+  /// The next frame's header; nothing when the server closed.
+  std::optional<Header> next() {
+    std::optional<Header> header;
+    while (!header) {
+      pollfd ready{socket_.get(), POLLIN, 0};
+      if (::poll(&ready, 1, 5'000) <= 0) return std::nullopt;
+      const auto state = stream_.receive(
+          socket_.get(),
+          [&](const Header& h) {
+            content.resize(h.length);
+            return std::span(content);
+          },
+          [&](const Header& h) {
+            frames_.push_back(h);
+            return true;
+          });
+      if (!frames_.empty()) header = frames_.front(), frames_.pop_front();
+      if (!header && state != FrameStream::State::kDry && state != FrameStream::State::kBusy) break;
+    }
+    return header;
+  }
+  std::vector<std::byte> content;
+
+ private:
+  Descriptor socket_;
+  SendQueue out_;
+  std::deque<std::vector<std::byte>> contents_;
+  std::deque<Header> frames_;
+  FrameStream stream_{1U << 20};
+};
+
+}  // namespace
+
+RC_GTEST_PROP(Frame, HeadersComeBackAndNoFlippedBitPasses, ()) {
+  Header header;
+  header.kind = static_cast<Kind>(*rc::gen::inRange(1, 12));
+  header.outcome = static_cast<Outcome>(*rc::gen::inRange(0, 7));
+  header.name = shard_name(*rc::gen::arbitrary<std::uint64_t>(), *rc::gen::arbitrary<std::uint8_t>());
+  header.length = *rc::gen::arbitrary<std::uint64_t>();
+  header.tag = *rc::gen::arbitrary<std::uint64_t>();
+  header.offset = *rc::gen::arbitrary<std::uint64_t>();
+  header.bytes = *rc::gen::arbitrary<std::uint64_t>();
+  header.content_checksum = *rc::gen::arbitrary<std::uint64_t>();
+  const auto number = *rc::gen::arbitrary<std::uint64_t>();
+  HeaderBytes bytes = pack(header, number);
+  RC_ASSERT(*unpack(bytes, number) == header);
+  RC_ASSERT(!unpack(bytes, number + 1).has_value());
+  bytes[*rc::gen::inRange<std::size_t>(0, kHeaderBytes)] ^=
+      static_cast<std::byte>(1U << *rc::gen::inRange(0, 8));
+  RC_ASSERT(!unpack(bytes, number).has_value());
+}
+
+RC_GTEST_PROP(Frame, ChangesAndSpaceComeBack, ()) {
+  kv_target::Changes changes;
+  changes.complete = *rc::gen::arbitrary<bool>();
+  changes.more = *rc::gen::arbitrary<bool>();
+  changes.next = {*rc::gen::arbitrary<std::uint64_t>(), 5, 6};
+  const auto count = *rc::gen::inRange<std::uint64_t>(0, 20);
+  for (std::uint64_t n = 0; n < count; ++n)
+    changes.changes.push_back({n, shard_name(n, 3), static_cast<std::uint32_t>(n * 7)});
+  const auto back = decode_changes(encode_changes(changes));
+  RC_ASSERT(back.has_value());
+  RC_ASSERT(back->complete == changes.complete && back->more == changes.more && back->next == changes.next);
+  RC_ASSERT(back->changes.size() == changes.changes.size());
+  for (std::size_t i = 0; i < back->changes.size(); ++i) {
+    RC_ASSERT(back->changes[i].name == changes.changes[i].name);
+    RC_ASSERT(back->changes[i].bytes == changes.changes[i].bytes);
+  }
+  RC_ASSERT(decode_space(encode_space({1, 2, 3, 4, 5}))->device_bytes_written == 5);
+}
+
+TEST(Protocol, AnotherVersionIsRefusedInWords) {
+  LocalServer server;
+  RawClient client(server.address());
+  client.hello(5, 1, kFrameVersion + 1);
+  const auto answer = client.next();
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(answer->kind, Kind::kRefused);
+  EXPECT_NE(decode_text(client.content).find("version"), std::string::npos);
+  EXPECT_EQ(client.next(), std::nullopt) << "and the connection ends";
+}
+
+TEST(Protocol, AnOldSessionIsRefusedAndANewOneEndsItsElders) {
+  LocalServer server;
+  RawClient first(server.address());
+  first.hello(9, 4);
+  ASSERT_EQ(first.next()->kind, Kind::kWelcome);
+  RawClient second(server.address());
+  second.hello(9, 5);
+  ASSERT_EQ(second.next()->kind, Kind::kWelcome);
+  EXPECT_EQ(first.next(), std::nullopt) << "the elder connection is closed";
+  for (const std::uint64_t session : {3, 4, 5}) {
+    RawClient late(server.address());
+    late.hello(9, session);
+    EXPECT_EQ(late.next()->kind, Kind::kRefused) << session;
+  }
+  RawClient other(server.address());
+  other.hello(10, 1);
+  EXPECT_EQ(other.next()->kind, Kind::kWelcome) << "sessions are each client's own";
+}
+
+TEST(Protocol, WhoExceedsTheCreditIsCutOff) {
+  ServerOptions options;
+  options.credit_bytes = 1U << 20;
+  options.credit_requests = 4;
+  LocalServer server(32ULL << 20, options);
+  {
+    RawClient client(server.address());
+    client.hello(1, 1);
+    ASSERT_EQ(client.next()->kind, Kind::kWelcome);
+    Header read;
+    read.kind = Kind::kRead;
+    read.bytes = (1U << 20) + 1;
+    client.send(read);
+    EXPECT_EQ(client.next(), std::nullopt);
+  }
+  {
+    RawClient client(server.address());
+    client.hello(2, 1);
+    ASSERT_EQ(client.next()->kind, Kind::kWelcome);
+    Header write;
+    write.kind = Kind::kWrite;
+    write.tag = 1;
+    write.name = shard_name(1);
+    client.send(write, std::vector<std::byte>(600'000));
+    write.tag = 2;
+    client.send(write, std::vector<std::byte>(600'000));  // before the first is granted back
+    std::optional<Header> last;
+    while (const auto header = client.next()) last = header;
+    // Either it came after the grant, or it was cut off; never more memory than promised.
+  }
+  server.stop();
+  EXPECT_GE(server.stats().broken_frames, 1U);
+  EXPECT_LE(server.stats().memory_bytes_peak, options.credit_bytes);
+}
+
+TEST(Protocol, WhoDoesNotGreetIsClosed) {
+  ServerOptions options;
+  options.hello_patience = base::Nanos{20'000'000};
+  LocalServer server(1U << 20, options);
+  RawClient silent(server.address());
+  EXPECT_EQ(silent.next(), std::nullopt);
+  RawClient rude(server.address());
+  Header read;
+  read.kind = Kind::kRead;
+  rude.send(read);
+  EXPECT_EQ(rude.next(), std::nullopt) << "no request before the hello";
+}
+
+TEST(Protocol, ConnectionsThatTheMemoryDoesNotCoverAreRefused) {
+  ServerOptions options;
+  options.credit_bytes = 4U << 20;
+  options.memory_bytes = 9U << 20;
+  LocalServer server(32ULL << 20, options);
+  const auto a = server.client(), b = server.client();
+  ASSERT_TRUE(a && b);
+  NetworkOptions third;
+  third.server = server.address();
+  const auto c = NetworkTarget::open(third);
+  ASSERT_TRUE(c.has_value());
+  EXPECT_FALSE((*c)->wait_until_connected(base::Nanos{300'000'000}));
+  EXPECT_NE((*c)->trouble().find("refused"), std::string::npos) << (*c)->trouble();
+}
+
+/// Whatever is asked, in whatever sizes: the client waits for credit, the server holds no more than it
+/// promised, and everything is answered.
+RC_GTEST_PROP(Protocol, CreditIsNeverExceeded, ()) {
+  ServerOptions options;
+  options.credit_requests = *rc::gen::inRange<std::uint32_t>(1, 9);
+  options.credit_bytes = *rc::gen::inRange<std::uint64_t>(1U << 16, 1U << 18);
+  options.zero_copy = *rc::gen::element(ZeroCopy::kAlways, ZeroCopy::kNever);
+  LocalServer server(32ULL << 20, options, 1U << 16);
+  NetworkOptions client_options;
+  client_options.zero_copy = options.zero_copy;
+  const auto client = server.client(client_options);
+  const auto sizes =
+      *rc::gen::container<std::vector<std::uint64_t>>(rc::gen::inRange<std::uint64_t>(1, 1U << 16));
+  std::vector<std::vector<std::byte>> contents, buffers;
+  std::vector<Request> requests;
+  contents.reserve(sizes.size());
+  buffers.reserve(sizes.size());
+  for (const std::uint64_t size : sizes) {
+    const std::uint64_t tag = contents.size();
+    contents.push_back(content_of(shard_name(tag), size));
+    buffers.emplace_back(100'000);  // more than a shard may have
+    Request write, read;
+    write.verb = Verb::kWrite, write.name = shard_name(tag), write.content = contents.back();
+    read.name = shard_name(tag), read.buffer = buffers.back();
+    write.tag = 2 * tag, read.tag = 2 * tag + 1;
+    requests.push_back(write);
+    requests.push_back(read);
+  }
+  for (const auto& [tag, done] : Driver(*client).run(requests)) {
+    RC_ASSERT(done.outcome == Outcome::kDone);
+    RC_ASSERT(done.bytes == sizes[tag / 2]);
+    if (tag % 2 == 1) {
+      buffers[tag / 2].resize(done.bytes);
+      RC_ASSERT(buffers[tag / 2] == contents[tag / 2]);
+    }
+  }
+  server.stop();
+  RC_ASSERT(server.stats().credit_overdrawn == 0U);
+  RC_ASSERT(server.stats().memory_bytes_peak <= options.credit_bytes);
+}
+
+TEST(Protocol, LargeContentsGoWithoutACopyAndWhatTheKernelCopiesIsCounted) {
+  ServerOptions options;
+  options.zero_copy = ZeroCopy::kAlways;
+  LocalServer server(64ULL << 20, options);
+  NetworkOptions client_options;
+  client_options.zero_copy = ZeroCopy::kAlways;
+  const auto client = server.client(client_options);
+  Driver drive(*client);
+  const auto content = content_of(shard_name(1), 500'000);
+  for (int n = 0; n < 10; ++n) ASSERT_EQ(drive.write(shard_name(1), content), Outcome::kDone);
+  ASSERT_EQ(drive.content(shard_name(1)), content);
+  const SendStats sends = client->stats().sends;
+  if (sends.zero_copy_sends == 0) GTEST_SKIP() << "this kernel has no MSG_ZEROCOPY";
+  EXPECT_GE(sends.zero_copy_sends, 10U);
+  // Over loopback the kernel always copies, and says so; it is loud where it matters that it does not.
+  EXPECT_EQ(sends.zero_copy_copied, sends.zero_copy_sends);
+}
+
+}  // namespace trimtab::kv_remote::testing
