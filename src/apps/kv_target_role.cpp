@@ -9,6 +9,7 @@
 #include "apps/commands.h"
 #include "apps/signals.h"
 #include "kv_remote/net/target_server.h"
+#include "kv_target/file_target.h"
 #include "kv_target/memory_target.h"
 #include "obs/log.h"
 #include "obs/registry.h"
@@ -32,12 +33,25 @@ std::uint64_t fresh_epoch() {
 
 base::Result<std::unique_ptr<kv_target::Target>> open_target(const KvTargetOptions& options,
                                                              std::uint64_t epoch) {
-  if (!options.memory) {
-    return base::fail(base::Code::kInvalidArgument,
-                      "say what to serve: --memory keeps shards in this process only", "kv-target");
+  if (options.memory == !options.directory.empty()) {
+    return base::fail(
+        base::Code::kInvalidArgument,
+        "say what to serve, one of both: --directory D keeps shards in files there, --memory in "
+        "this process only",
+        "kv-target");
   }
-  return std::make_unique<kv_target::MemoryTarget>(
-      kv_target::MemoryTarget::Options{options.capacity_bytes, options.shard_bytes, epoch});
+  if (options.memory) {
+    return std::make_unique<kv_target::MemoryTarget>(
+        kv_target::MemoryTarget::Options{options.capacity_bytes, options.shard_bytes, epoch});
+  }
+  kv_target::FileTarget::Options file;
+  file.directory = options.directory;
+  file.capacity_bytes = options.capacity_bytes;
+  file.shard_bytes = options.shard_bytes;
+  auto target = kv_target::FileTarget::open(std::move(file));
+  if (!target) return tl::unexpected<base::Error>(target.error());
+  spdlog::info("{}: {}", options.directory, (*target)->describe());
+  return std::move(*target);
 }
 
 void count(obs::Registry& registry, const kv_remote::ServerStats& stats, kv_target::Target& target) {
@@ -115,10 +129,13 @@ void add_kv_target(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "kv-target",
       "serves a place for shards of KV blocks to other machines over TCP\n\n"
+      "  trimtab kv-target --directory /nvme0/kv --listen 10.0.0.7:7701 --capacity 3T\n"
       "  trimtab kv-target --memory --listen 10.0.0.7:7701 --capacity 100G     # in this process's memory\n\n"
       "Prints one line when it is ready. Every frame carries checksums; there is no authentication and no\n"
       "encryption: listen on the network of the pool only. SIGTERM stops it in order. docs/kv.md, \"Targets\n"
       "elsewhere\", tells the protocol.");
+  command->add_option("--directory", options->directory,
+                      "keep shards in files there, found again after any crash; made when missing");
   command->add_flag("--memory", options->memory, "keep shards in this process; nothing survives it");
   command->add_option("--listen", options->listen, "host:port to serve at; port 0 takes a free one")
       ->capture_default_str();

@@ -1,5 +1,5 @@
 #include "kv_remote/testing/local_server.h"
-#include "kv_target/testing/conformance.h"
+#include "kv_target/testing/conformance_tests.h"
 
 namespace trimtab::kv_target::testing {
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -14,7 +15,7 @@
 namespace trimtab::kv_remote {
 
 namespace {
-constexpr std::uint64_t kListener = 0, kTarget = UINT64_MAX;
+constexpr std::uint64_t kListener = 0, kTarget = UINT64_MAX, kBell = UINT64_MAX - 1;
 }
 
 TargetServer::TargetServer(kv_target::Target& target, ServerOptions options)
@@ -60,6 +61,9 @@ base::Status TargetServer::start() {
   poller_ = Descriptor(::epoll_create1(EPOLL_CLOEXEC));
   epoll_event event{EPOLLIN, {.u64 = kListener}};
   ::epoll_ctl(poller_.get(), EPOLL_CTL_ADD, listener_.get(), &event);
+  bell_ = Descriptor(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  event.data.u64 = kBell;
+  ::epoll_ctl(poller_.get(), EPOLL_CTL_ADD, bell_.get(), &event);
   if (target_.wake_fd() >= 0) {
     event.data.u64 = kTarget;
     ::epoll_ctl(poller_.get(), EPOLL_CTL_ADD, target_.wake_fd(), &event);
@@ -109,6 +113,10 @@ void TargetServer::step(base::Nanos patience) {
   for (int i = 0; i < count; ++i) {
     const std::uint64_t id = events[static_cast<std::size_t>(i)].data.u64;
     if (id == kListener && !stopping_) accept_all();
+    if (id == kBell) {
+      std::uint64_t rung = 0;
+      (void)!::read(bell_.get(), &rung, sizeof rung);
+    }
     const auto found = connections_.find(id);
     if (found != connections_.end()) handle(*found->second, events[static_cast<std::size_t>(i)].events);
   }
@@ -260,6 +268,11 @@ void TargetServer::serve(const std::atomic<bool>& stop) {
   const base::Nanos last = steady_now() + options_.stop_patience;
   while (!idle() && steady_now() < last) step(base::Nanos{10'000'000});
   while (!connections_.empty()) close_broken(connections_.begin()->first);
+}
+
+void TargetServer::wake() const {
+  const std::uint64_t one = 1;
+  (void)!::write(bell_.get(), &one, sizeof one);
 }
 
 ServerStats TargetServer::stats() const {

@@ -55,6 +55,8 @@ class TargetServer {
   void step(base::Nanos patience);
   /// Turns until `stop`; then answers what is under way, takes nothing new, and closes.
   void serve(const std::atomic<bool>& stop);
+  /// Ends the present wait early. From any thread.
+  void wake() const;
   ServerStats stats() const;
 
  private:
@@ -89,7 +91,7 @@ class TargetServer {
 
   kv_target::Target& target_;
   ServerOptions options_;
-  Descriptor listener_, poller_;
+  Descriptor listener_, poller_, bell_;
   std::uint16_t port_ = 0;
   std::uint64_t last_id_ = 0;
   std::map<std::uint64_t, std::unique_ptr<Connection>> connections_;

@@ -149,8 +149,10 @@ base::Result<kv_target::Space> RedisTarget::space() {
     const std::string_view info = text_of(*of_node[0]);
     const std::uint64_t limit = number_after(info, "\nmaxmemory:");
     space.capacity_bytes += limit > 0 ? limit : number_after(info, "total_system_memory:");
-    space.used_bytes += number_after(info, "used_memory:");
-    space.shards += static_cast<std::uint64_t>(of_node[1]->integer);
+    const auto keys = static_cast<std::uint64_t>(of_node[1]->integer);
+    // Redis counts buffers of its own as data; a node without keys has none of ours.
+    if (keys > 0) space.used_bytes += number_after(info, "used_memory_dataset:");
+    space.shards += keys;
   }
   space.caller_bytes_written = space.device_bytes_written = caller_bytes_written_;
   return space;

@@ -26,6 +26,7 @@ class LocalServer {
   std::string address() const { return "127.0.0.1:" + std::to_string(server_->port()); }
   void stop() {
     stop_ = true;
+    server_->wake();
     if (thread_.joinable()) thread_.join();
   }
   /// After `stop`.

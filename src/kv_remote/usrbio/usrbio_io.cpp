@@ -15,7 +15,7 @@ namespace trimtab::kv_remote {
 using usrbio::Cqe;
 
 UsrbioIo::UsrbioIo(UsrbioOptions options, const usrbio::Api& api)
-    : options_(std::move(options)), api_(api), parts_(options_.slots) {
+    : options_(std::move(options)), api_(api), parts_(options_.slots), event_fd_(options_.event_fd) {
   for (std::uint32_t slot = options_.slots; slot > 0; --slot) free_slots_.push_back(slot - 1);
 }
 
@@ -179,8 +179,7 @@ void UsrbioIo::await(Ring& ring) {
 void UsrbioIo::signal() {
   news_.release();
   const std::uint64_t one = 1;
-  if (options_.event_fd >= 0) [[maybe_unused]]
-    const ssize_t signalled = ::write(options_.event_fd, &one, sizeof one);
+  if (const int fd = event_fd_; fd >= 0) (void)!::write(fd, &one, sizeof one);
 }
 
 void UsrbioIo::arrived(std::uint32_t slot, std::int64_t result) {

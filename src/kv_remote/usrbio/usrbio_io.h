@@ -63,6 +63,8 @@ class UsrbioIo {
   /// Waits until `reap` has something. Something must be under way.
   void wait();
   std::uint64_t under_way() const { return jobs_; }
+  /// From here on this eventfd is signalled.
+  void tell(int event_fd) { event_fd_ = event_fd; }
 
  private:
   struct Whole {  // a job and how far it came
@@ -112,6 +114,7 @@ class UsrbioIo {
   std::mutex mutex_;  // of what follows
   std::vector<usrbio::Cqe> completed_;
   std::atomic<bool> ending_{false};
+  std::atomic<int> event_fd_{-1};
   std::counting_semaphore<> news_{0};
 };
 
