@@ -50,7 +50,7 @@ base::Result<std::unique_ptr<kv_target::Target>> open_target(const KvTargetOptio
   file.shard_bytes = options.shard_bytes;
   auto target = kv_target::FileTarget::open(std::move(file));
   if (!target) return tl::unexpected<base::Error>(target.error());
-  spdlog::info("{}: {}", options.directory, (*target)->describe());
+  spdlog::info("{}", (*target)->describe());
   return std::move(*target);
 }
 
