@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "kv_store/testing/fleet.h"
 
 namespace trimtab::kv_store {
@@ -218,6 +220,62 @@ TEST(StripedStoreTest, UnderThePolicyAllAWriteThatLacksAShardFailsAndLeavesNothi
   EXPECT_LE(shards, 1U) << "the dead one may have written before it died";
   EXPECT_EQ(fleet.write(1), Kind::kWritten);
   EXPECT_EQ(fleet.read(1), block_of(1, fleet.block_bytes()));
+}
+
+/// An answer that comes after its read was cancelled changes nothing of the reader's memory, and the bytes
+/// that wait for a silent target stay within its credit.
+TEST(StripedStoreTest, LateAnswersTouchNothing) {
+  Fleet fleet(12);
+  for (std::uint64_t n = 0; n < 10; ++n) ASSERT_EQ(fleet.write(n), Kind::kWritten);
+  for (auto* target : fleet.targets) target->faults.hung = true;
+  std::vector<std::byte> to(fleet.block_bytes(), std::byte{0x5a});
+  const StripedStore::BlockRead one{key_of(4), to};
+  const auto handle = fleet.store->read({&one, 1}, base::kForever, 0, fleet.now);
+  fleet.step(base::Nanos{1'000});
+  EXPECT_GT(fleet.store->channels().requests_in_flight(), 0U);
+  fleet.store->cancel(handle, fleet.now);
+  for (auto* target : fleet.targets) target->faults.hung = false;
+  fleet.pass(kSecond / 100);
+  EXPECT_EQ(fleet.store->channels().requests_in_flight(), 0U);
+  EXPECT_TRUE(std::ranges::all_of(to, [](std::byte byte) { return byte == std::byte{0x5a}; }));
+  EXPECT_TRUE(fleet.events.empty()) << "a cancelled read says nothing more";
+  EXPECT_EQ(fleet.read(4), block_of(4, fleet.block_bytes()));
+}
+
+TEST(StripedStoreTest, FanInIsBoundedAndTheUrgentGoFirst) {
+  StoreOptions options = Fleet::small();
+  options.read_bytes_in_flight = 4 * 11 * options.layout.shard_bytes;
+  options.targets.target_bytes_in_flight = 2 * options.layout.shard_bytes;
+  Fleet fleet(12, options);
+  for (std::uint64_t n = 0; n < 60; ++n) ASSERT_EQ(fleet.write(n), Kind::kWritten);
+  std::vector<std::byte> to(60 * fleet.block_bytes()), urgent(fleet.block_bytes());
+  std::vector<StripedStore::BlockRead> batch;
+  for (std::uint64_t n = 0; n < 60; ++n)
+    batch.push_back({key_of(n), std::span(to).subspan(n * fleet.block_bytes(), fleet.block_bytes())});
+  const auto many = fleet.store->read(batch, base::kForever, 0, fleet.now);
+  fleet.step(base::Nanos{1});
+  const StripedStore::BlockRead one{key_of(59), urgent};
+  const auto first = fleet.store->read({&one, 1}, base::kForever, 5, fleet.now);
+  std::uint32_t before = 0;
+  bool done = false;
+  for (bool end = false; !end;) {
+    fleet.events.clear();
+    fleet.step();
+    std::uint64_t all = 0;
+    for (TargetId t = 0; t < 12; ++t) {
+      const std::uint64_t bytes = fleet.store->channels().bytes_in_flight(t);
+      ASSERT_LE(bytes, options.targets.target_bytes_in_flight);
+      all += bytes;
+    }
+    ASSERT_LE(all, options.read_bytes_in_flight + 12 * options.layout.shard_bytes);
+    for (const StoreEvent& event : fleet.events) {
+      done |= event.handle == first && event.last;
+      before += !done && event.handle == many && event.kind == Kind::kRead ? 1 : 0;
+      end |= event.handle == many && event.last;
+    }
+  }
+  EXPECT_TRUE(done);
+  EXPECT_LE(before, 8U) << "only those already under way";
 }
 
 TEST(StripedStoreTest, FullIsAnAnswerAndHarmsNone) {
