@@ -1,0 +1,238 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/prng.h"
+#include "config/profile.h"
+#include "policy/eviction/policies.h"
+
+namespace trimtab::eviction {
+namespace {
+
+std::unique_ptr<Policy> make(std::string_view name, std::int64_t capacity = 100) {
+  Settings settings;
+  settings.capacity_blocks = capacity;
+  return make_policy(name, settings).value();
+}
+
+Block block_of(std::uint64_t key, Slot parent = kNoSlot, std::uint32_t position = 0) {
+  Block block;
+  block.key = key;
+  block.parent = parent;
+  block.position = position;
+  return block;
+}
+
+Access at(std::int64_t seconds) { return {Nanos{seconds * 1'000'000'000}, 0, 0}; }
+
+/// What a store would know, kept plainly.
+struct Plain {
+  std::vector<Slot> parent;
+  std::vector<int> pins;
+  std::set<Slot> here;
+  bool has_child(Slot slot) const {
+    return std::ranges::any_of(here, [&](Slot each) { return parent[each] == slot; });
+  }
+};
+
+RC_GTEST_PROP(Eviction, NobodyGoesWhoIsReadOrStandsBeforeABlockThatStays, ()) {
+  const auto names = policy_names();
+  const auto policy = make(names[*rc::gen::inRange<std::size_t>(0, names.size())], 8);
+  Plain plain{std::vector<Slot>(64, kNoSlot), std::vector<int>(64), {}};
+  const auto deeds =
+      *rc::gen::container<std::vector<std::uint16_t>>(300, rc::gen::arbitrary<std::uint16_t>());
+  std::int64_t now = 0;
+  const auto pick = [&](std::uint16_t deed) {
+    return *std::next(plain.here.begin(), static_cast<std::ptrdiff_t>((deed >> 4U) % plain.here.size()));
+  };
+  for (const std::uint16_t deed : deeds) {
+    now += deed % 7;
+    if (deed % 16 < 8 || plain.here.empty()) {
+      Slot slot = 0;
+      while (slot < 64 && plain.here.contains(slot)) ++slot;
+      if (slot == 64) continue;
+      plain.parent[slot] = deed % 16 < 6 && !plain.here.empty() ? pick(deed) : kNoSlot;
+      Block block = block_of(deed % 32, plain.parent[slot]);
+      if (deed % 16 == 5) block.expires = at(now + 20).now;
+      policy->stored(slot, block, at(now));
+      plain.here.insert(slot);
+    } else if (deed % 16 < 11) {
+      policy->used(pick(deed), at(now));
+    } else if (deed % 16 < 12) {
+      ++plain.pins[pick(deed)];
+      policy->pin(pick(deed));
+    } else if (deed % 16 < 13 && plain.pins[pick(deed)] > 0) {
+      --plain.pins[pick(deed)];
+      policy->unpin(pick(deed));
+    } else if (deed % 16 < 14 && plain.pins[pick(deed)] == 0) {
+      const Slot gone = pick(deed);
+      policy->erased(gone);
+      plain.here.erase(gone);
+      for (Slot& parent : plain.parent) parent = parent == gone ? kNoSlot : parent;
+    } else {
+      const auto wanted = static_cast<std::size_t>(deed >> 4U) % 6;
+      const auto gone = policy->victims(Bytes{static_cast<std::int64_t>(wanted)}, at(now).now);
+      for (const Slot slot : gone) {
+        RC_ASSERT(plain.here.contains(slot));
+        RC_ASSERT(plain.pins[slot] == 0);
+        RC_ASSERT(!plain.has_child(slot));
+        plain.here.erase(slot);
+      }
+      const bool some_left = std::ranges::any_of(
+          plain.here, [&](Slot slot) { return plain.pins[slot] == 0 && !plain.has_child(slot); });
+      RC_ASSERT(gone.size() == wanted || (gone.size() < wanted && !some_left));
+    }
+    RC_ASSERT(policy->count() == plain.here.size());
+    RC_ASSERT(policy->bytes() == Bytes{static_cast<std::int64_t>(plain.here.size())});
+  }
+}
+
+class EveryPolicy : public ::testing::TestWithParam<std::string_view> {};
+INSTANTIATE_TEST_SUITE_P(Eviction, EveryPolicy,
+                         ::testing::ValuesIn(policy_names().begin(), policy_names().end()),
+                         [](const auto& each) { return std::string(each.param); });
+
+TEST_P(EveryPolicy, DropsAChainFromItsEndInOnePass) {
+  const auto policy = make(GetParam());
+  for (Slot i = 0; i < 20; ++i) policy->stored(i, block_of(i, i == 0 ? kNoSlot : i - 1, i), at(1));
+  std::vector<Slot> expected;
+  for (Slot i = 20; i-- > 5;) expected.push_back(i);
+  EXPECT_EQ(policy->victims(Bytes{15}, at(2).now), expected);
+  EXPECT_EQ(policy->count(), 5U);
+}
+
+TEST_P(EveryPolicy, WhatHasExpiredGoesFirstWithWhatHangsBehindIt) {
+  const auto policy = make(GetParam());
+  policy->stored(0, block_of(1), at(1));
+  Block brief = block_of(2);
+  brief.expires = at(10).now;
+  policy->stored(1, brief, at(2));
+  policy->stored(2, block_of(3, 1, 1), at(3));
+  policy->used(1, at(9));
+  policy->used(2, at(9));
+  EXPECT_EQ(policy->victims(Bytes{2}, at(10).now), (std::vector<Slot>{2, 1}));
+}
+
+TEST_P(EveryPolicy, WhoIsReadStaysAndFewerGoThanWereAsked) {
+  const auto policy = make(GetParam());
+  policy->stored(0, block_of(1), at(1));
+  policy->stored(1, block_of(2, 0, 1), at(1));
+  policy->stored(2, block_of(3), at(1));
+  policy->pin(1);
+  policy->pin(1);
+  EXPECT_EQ(policy->victims(Bytes{3}, at(2).now), std::vector<Slot>{2});
+  policy->unpin(1);
+  EXPECT_TRUE(policy->victims(Bytes{3}, at(2).now).empty()) << "it is read twice";
+  policy->unpin(1);
+  EXPECT_EQ(policy->victims(Bytes{3}, at(2).now), (std::vector<Slot>{1, 0}));
+}
+
+TEST_P(EveryPolicy, TheSameCallsGiveTheSameVictims) {
+  const auto run = [&] {
+    const auto policy = make(GetParam(), 50);
+    base::Prng prng(11);
+    std::vector<Slot> free, all;
+    for (Slot i = 60; i-- > 0;) free.push_back(i);
+    for (std::int64_t i = 0; i < 3'000; ++i) {
+      policy->stored(free.back(), block_of(prng.below(200)), at(i));
+      free.pop_back();
+      if (free.size() > 9) continue;
+      for (const Slot slot : policy->victims(Bytes{1}, at(i).now)) {
+        free.push_back(slot);
+        all.push_back(slot);
+      }
+    }
+    return all;
+  };
+  EXPECT_EQ(run(), run());
+}
+
+TEST(Eviction, UnknownNamesOfferTheNearest) {
+  EXPECT_THAT(make_policy("hit_densty", {}).error().message, ::testing::HasSubstr("\"hit_density\""));
+  Settings none;
+  none.capacity_blocks = 0;
+  EXPECT_THAT(make_policy("lru", none).error().message, ::testing::HasSubstr("0 blocks"));
+}
+
+/// Conversations of four turns a minute apart, among prompts that nobody continues; the latter are longer, by
+/// which they can be told. Blocks hit of those that conversations ask for again.
+double share_of_turns_hit(std::string_view name) {
+  constexpr std::int64_t kCapacity = 150;
+  const auto policy = make(name, kCapacity);
+  std::vector<Slot> slot_of(1'000'000, kNoSlot), free;
+  std::vector<std::uint64_t> key_of;
+  std::int64_t hits = 0, asked = 0;
+  const auto request = [&](std::uint64_t first, std::uint32_t known, std::uint32_t blocks, std::int64_t now) {
+    const Access access{at(now).now, blocks, known};
+    Slot before = kNoSlot;
+    for (std::uint32_t i = 0; i < blocks; ++i) {
+      Slot& slot = slot_of[first + i];
+      if (slot != kNoSlot) {
+        policy->used(slot, access);
+      } else {
+        slot = static_cast<Slot>(key_of.size());
+        if (free.empty()) {
+          key_of.push_back(0);
+        } else {
+          slot = free.back();
+          free.pop_back();
+        }
+        key_of[slot] = first + i;
+        policy->stored(slot, block_of(first + i, before, i), access);
+      }
+      before = slot;
+    }
+    if (policy->count() <= kCapacity) return;
+    for (const Slot gone :
+         policy->victims(Bytes{static_cast<std::int64_t>(policy->count()) - kCapacity}, access.now)) {
+      slot_of[key_of[gone]] = kNoSlot;
+      free.push_back(gone);
+    }
+  };
+  for (std::int64_t step = 0; step < 2'000; ++step) {
+    const std::int64_t now = step * 10;
+    for (std::int64_t turn = 0; turn < 4; ++turn) {
+      const std::int64_t began = step - turn * 6;
+      if (began < 0) continue;
+      const std::uint64_t first = static_cast<std::uint64_t>(began) * 100;
+      const auto known = static_cast<std::uint32_t>(turn == 0 ? 0 : 3 + turn);
+      for (std::uint32_t i = 0; i < known && step > 500; ++i, ++asked) {
+        if (slot_of[first + i] == kNoSlot) {
+          asked += known - i;
+          break;
+        }
+        ++hits;
+      }
+      request(first, known, static_cast<std::uint32_t>(4 + turn), now);
+    }
+    request(500'000 + static_cast<std::uint64_t>(step) * 100, 0, 30, now);
+  }
+  return static_cast<double>(hits) / static_cast<double>(asked);
+}
+
+TEST(HitDensity, LearnsWhoComesBack) {
+  const double lru = share_of_turns_hit("lru"), ours = share_of_turns_hit("hit_density");
+  EXPECT_LT(lru, 0.75);
+  EXPECT_GT(ours, 0.95);
+}
+
+TEST(HitDensity, OfEqualChancesTheDearerBlockStays) {
+  const auto profile = config::load_profile("deepseek-v4.1-flash", "profiles");
+  ASSERT_TRUE(profile.has_value());
+  const policy::CostModel cost(*profile);
+  Settings settings;
+  settings.cost = &cost;
+  const auto policy = make_policy("hit_density", settings).value();
+  policy->stored(0, block_of(1, kNoSlot, 0), at(1));
+  policy->stored(1, block_of(2, kNoSlot, 7'000), at(1));
+  policy->stored(2, block_of(3, kNoSlot, 2'000), at(1));
+  EXPECT_EQ(policy->victims(Bytes{2}, at(2).now), (std::vector<Slot>{0, 2}));
+}
+
+}  // namespace
+}  // namespace trimtab::eviction

@@ -1,0 +1,122 @@
+#include "policy/eviction/replay.h"
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+#include <span>
+#include <unordered_map>
+#include <utility>
+
+namespace trimtab::eviction {
+
+Prompts::Prompts(const model::Trace& trace, base::Nanos starts_over) {
+  // Block ids are of the trace; the blocks of one request are its leading runs up to the prompt's end.
+  struct Arrival {
+    base::Nanos at;
+    std::size_t request;
+  };
+  std::vector<Arrival> order;
+  for (std::size_t i = 0; i < trace.requests.size(); ++i) {
+    base::Nanos at = trace.requests[i].arrival;
+    if (trace.closed_loop && trace.conversations > 0)
+      at += starts_over * trace.requests[i].conversation / trace.conversations;
+    order.push_back({at, i});
+  }
+  std::ranges::stable_sort(order, {}, &Arrival::at);
+  std::unordered_map<std::uint64_t, std::uint32_t> numbers;  // looked up, never iterated
+  for (const Arrival& arrival : order) {
+    Prompt prompt{arrival.at, blocks_.size(), 0};
+    for (const model::BlockRun& run : trace.runs_of(trace.requests[arrival.request])) {
+      for (std::uint32_t i = 0; i < run.count; ++i)
+        blocks_.push_back(
+            numbers.emplace(run.first + i, static_cast<std::uint32_t>(numbers.size())).first->second);
+    }
+    prompt.end = blocks_.size();
+    prompts_.push_back(prompt);
+  }
+  unique_ = static_cast<std::uint32_t>(numbers.size());
+}
+
+Replayed replay(const Prompts& prompts, Policy& policy, std::uint64_t capacity_blocks) {
+  Replayed out;
+  std::vector<Slot> slots(prompts.unique(), kNoSlot), free;
+  std::vector<std::uint32_t> number_of;
+  for (const Prompts::Prompt& prompt : prompts.prompts()) {
+    const auto blocks = std::span(prompts.blocks()).subspan(prompt.begin, prompt.end - prompt.begin);
+    std::size_t hit = 0;
+    while (hit < blocks.size() && slots[blocks[hit]] != kNoSlot) ++hit;
+    std::size_t known = hit;
+    while (known < blocks.size() && (slots[blocks[known]] != kNoSlot || policy.remembers(blocks[known])))
+      ++known;
+    out.asked += blocks.size();
+    out.hit += hit;
+    const Access access{prompt.at, static_cast<std::uint32_t>(blocks.size()),
+                        static_cast<std::uint32_t>(known)};
+    Block block;
+    for (const std::uint32_t number : blocks) {
+      Slot& slot = slots[number];
+      if (slot != kNoSlot) {
+        policy.used(slot, access);
+      } else {
+        slot = static_cast<Slot>(number_of.size());
+        if (free.empty()) {
+          number_of.push_back(number);
+        } else {
+          slot = free.back();
+          free.pop_back();
+          number_of[slot] = number;
+        }
+        block.key = number;
+        policy.stored(slot, block, access);
+        ++out.written;
+      }
+      block.parent = slot;
+      ++block.position;
+    }
+    if (policy.count() <= capacity_blocks) continue;
+    for (const Slot gone :
+         policy.victims(Bytes{static_cast<std::int64_t>(policy.count() - capacity_blocks)}, prompt.at)) {
+      slots[number_of[gone]] = kNoSlot;
+      free.push_back(gone);
+    }
+  }
+  return out;
+}
+
+Replayed replay_clairvoyant(const Prompts& prompts, std::uint64_t capacity_blocks) {
+  constexpr std::uint32_t kNever = UINT32_MAX;
+  const auto& blocks = prompts.blocks();
+  const auto& all = prompts.prompts();
+  std::vector<std::uint32_t> next(blocks.size(), kNever), last(prompts.unique(), kNever);  // prompts
+  for (std::size_t p = all.size(); p-- > 0;) {
+    for (std::uint64_t i = all[p].begin; i < all[p].end; ++i) next[i] = last[blocks[i]];
+    for (std::uint64_t i = all[p].begin; i < all[p].end; ++i) last[blocks[i]] = static_cast<std::uint32_t>(p);
+  }
+  Replayed out;
+  std::vector<std::uint32_t> due(prompts.unique(), kNever);  // of what is stored: the prompt that asks next
+  std::set<std::pair<std::uint32_t, std::uint32_t>> stored;
+  for (const Prompts::Prompt& prompt : all) {
+    out.asked += prompt.end - prompt.begin;
+    bool leads = true;
+    for (std::uint64_t i = prompt.begin; i < prompt.end; ++i) {
+      leads = leads && due[blocks[i]] != kNever;
+      out.hit += leads ? 1 : 0;
+    }
+    for (std::uint64_t i = prompt.end; i-- > prompt.begin;) {
+      const std::uint32_t block = blocks[i];
+      if (due[block] != kNever)
+        stored.erase({due[block], block});
+      else if (next[i] != kNever)
+        ++out.written;
+      due[block] = next[i];
+      if (next[i] == kNever) continue;
+      stored.emplace(next[i], block);
+      if (stored.size() <= capacity_blocks) continue;
+      due[stored.rbegin()->second] = kNever;
+      stored.erase(std::prev(stored.end()));
+    }
+  }
+  return out;
+}
+
+}  // namespace trimtab::eviction
