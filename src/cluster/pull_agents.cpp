@@ -10,6 +10,17 @@ namespace trimtab::cluster {
 
 using model::Role;
 
+namespace {
+
+/// What long work of the whole group counts. Under two budgets a group needs light work beside heavy work, so
+/// one long request does not fill it: it counts one step of all ranks at most.
+Nanos charged(const model::PrefillConfig& config, Nanos shared) {
+  if (config.compose != "two_budgets") return shared;
+  return std::min(shared, Nanos{config.step_budget_ms * 1'000'000 * config.ranks});
+}
+
+}  // namespace
+
 PullAgents::PullAgents(const model::ClusterConfig& config, const model::Profile& profile)
     : cost_(profile.cost, config.prefill.quota_scope),
       config_(config.prefill),
@@ -55,7 +66,8 @@ void PullAgents::progress(const PrefillStepped& step) {
     const auto found = rank->accounts.find(chunk.id);
     if (found == rank->accounts.end()) continue;
     Account& account = found->second;
-    const Nanos left = cost_.request(std::min(chunk.computed + chunk.tokens, account.tokens), account.tokens);
+    Nanos left = cost_.request(std::min(chunk.computed + chunk.tokens, account.tokens), account.tokens);
+    if (account.shared) left = charged(config_, left);
     quota_of(step.from, account) += left - account.quota;
     account.quota = left;
   }
@@ -112,11 +124,12 @@ void PullAgents::observe(const Action& action) {
   if (const auto* grant = std::get_if<Grant>(&action)) {
     Rank* rank = find(grant->rank);
     TRIMTAB_CHECK(rank != nullptr, "grant to a rank that the configuration does not have");
-    const Account account{grant->tokens, grant->quota, grant->blocks,
-                          policy::context_parallel(config_, grant->quota)};
+    const bool shared = policy::context_parallel(config_, grant->quota);
+    const Account account{grant->tokens, shared ? charged(config_, grant->quota) : grant->quota,
+                          grant->blocks, shared};
     const bool fresh = rank->accounts.emplace(grant->id, account).second;
     TRIMTAB_CHECK(fresh, "a request was granted twice to one rank");
-    quota_of(grant->rank, account) += grant->quota;
+    quota_of(grant->rank, account) += account.quota;
     // The queue took it off that rank's offer alone.
     if (account.shared) mark(grant->rank.engine);
     rank->blocks += grant->blocks;

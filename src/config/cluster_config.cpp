@@ -36,6 +36,11 @@ void read_vote(StrictTable& table, model::PrefillConfig& out) {
   table.read("vote_floor_ms", out.vote_floor_ms, 1, kDayMs);
   table.read("context_parallel_quotas", out.context_parallel_quotas, 0, 1'000'000);
   table.read("context_parallel_percent", out.context_parallel_percent, 1, 100);
+  const std::vector<std::string_view> compositions = {"fifo", "two_budgets"};
+  auto compose =
+      static_cast<std::size_t>(std::ranges::find(compositions, out.compose) - compositions.begin());
+  table.read_choice("compose", compose, compositions);
+  if (compose < compositions.size()) out.compose = compositions[compose];
 }
 
 void read_prefill(StrictTable table, model::PrefillConfig& out) {
@@ -174,6 +179,8 @@ std::string prefill_toml(const model::PrefillConfig& p) {
       "work beyond so many step budgets is computed by the whole group; 0: never");
   put("context_parallel_percent", number(p.context_parallel_percent),
       "of a step's budget that it may take while other work waits");
+  put("compose", text(p.compose),
+      "how a step is filled: fifo, or two_budgets, one for attention and one for the rest");
   put("assignment", text(p.assignment),
       "pull, or how arriving work is pushed to a rank (docs/policies/prefill.md)");
   put("help_below_percent", number(p.help_below_percent),
@@ -226,6 +233,12 @@ base::Status check_against_profile(const model::ClusterConfig& config, const mod
     return refuse(
         "prefill.context_parallel_quotas: the reference engine computes a request on one rank; leave it at 0 "
         "(trimtab simulate takes it)");
+  }
+  if (config.prefill.compose != "fifo") {
+    return refuse(fmt::format(
+        "prefill.compose = \"{}\": the reference engine's ranks vote with one number; use \"fifo\" "
+        "(trimtab simulate takes it)",
+        config.prefill.compose));
   }
   if (config.engine.ffn_experts < std::max(config.prefill.ranks, config.decode.ranks)) {
     return refuse(fmt::format(

@@ -41,6 +41,7 @@ struct PrefillConfig {
   std::int64_t context_parallel_quotas =
       0;  // work beyond so many step budgets is the whole group's; 0: never
   std::int64_t context_parallel_percent = 50;  // of a step's budget that it may take while other work waits
+  std::string compose = "fifo";  // fifo | two_budgets: how a rank fills its step, and long work its group's
   std::string assignment =
       "pull";  // pull | random | round_robin | power_of_two | least_requests | least_work | dualpath
   std::int64_t help_below_percent =

@@ -12,6 +12,7 @@ PrefillGroup::PrefillGroup(EngineId engine, const model::Scenario& scenario, Hos
       scenario_(scenario),
       host_(host),
       cost_(scenario.profile.cost, scenario.cluster.prefill.quota_scope),
+      composes_(scenario.cluster.prefill.compose == "two_budgets"),
       rank_config_(policy::RankConfig::from(scenario.cluster.prefill)),
       long_(std::make_unique<policy::ContextParallelQueue>(scenario.cluster.prefill,
                                                            scenario.cluster.prefill.ranks, cost_)) {
@@ -47,7 +48,9 @@ void PrefillGroup::add(std::uint32_t rank, std::uint32_t slot) {
   work.batch_cap = request.batch_cap;
   work.images = request.images;
   work.ready = request.ready;
-  if (policy::context_parallel(scenario_.cluster.prefill, cost_.request(work.computed, work.prompt))) {
+  work.spreads =
+      policy::context_parallel(scenario_.cluster.prefill, cost_.request(work.computed, work.prompt));
+  if (work.spreads && !composes_) {
     long_ranks_[work.id] = rank;
     long_->add(std::move(work));
   } else {
@@ -82,25 +85,25 @@ void PrefillGroup::begin() {
     votes.push_back(rank.vote.vote);
   }
   budget_ = long_->waiting() > 0 ? rank_config_.step_budget : policy::agree(votes, rank_config_);
-  const Nanos part = long_->part(budget_, others);
-  const Load together = share_of_long(part);
+  const std::vector<Load> together = composes_ ? compose() : plan_fifo(others);
   Nanos attention, rest, fullest;
   double attention_sum = 0, rest_sum = 0, tokens = tokens_of(long_plan_), tokens_most = 0;
-  for (Rank& rank : ranks_) {
-    rank.plan = rank.scheduler.plan(budget_ - part);
-    const Load own = load_of(rank.plan);
+  for (const policy::HelpChunk& help : helps_) tokens += static_cast<double>(help.chunk.tokens.value);
+  for (std::size_t r = 0; r < ranks_.size(); ++r) {
+    Rank& rank = ranks_[r];
+    const Load own = load_of(rank.plan), all = own + together[r];
     tokens += tokens_of(rank.plan);
     tokens_most = std::max(tokens_most, tokens_of(rank.plan));
     rank.own = cost_.step_fixed() + own.attention + own.rest;
-    fullest = std::max(fullest, own.attention + own.rest);
+    fullest = std::max(fullest, all.attention + all.rest);
     work_ns_ += static_cast<double>((own.attention + own.rest).value);
-    attention = std::max(attention, own.attention + together.attention);
-    rest = std::max(rest, own.rest + together.rest);
-    attention_sum += static_cast<double>((own.attention + together.attention).value);
-    rest_sum += static_cast<double>((own.rest + together.rest).value);
+    attention = std::max(attention, all.attention);
+    rest = std::max(rest, all.rest);
+    attention_sum += static_cast<double>(all.attention.value);
+    rest_sum += static_cast<double>(all.rest.value);
   }
   // All that is here may wait for embeddings: the next thing that can be computed begins the step.
-  if (long_plan_.chunks.empty() &&
+  if (long_plan_.chunks.empty() && helps_.empty() &&
       std::ranges::all_of(ranks_, [](const Rank& rank) { return rank.plan.chunks.empty(); })) {
     return;
   }
@@ -119,8 +122,7 @@ void PrefillGroup::begin() {
     overlap(times, attention, static_cast<double>(rest.value) * load.balance, batch);
   }
   times_.add(times);
-  uneven_ns_ += static_cast<double>((fullest + together.attention + together.rest).value) -
-                (attention_sum + rest_sum) / ranks;
+  uneven_ns_ += static_cast<double>(fullest.value) - (attention_sum + rest_sum) / ranks;
   actual_ = std::max(times.whole(), Nanos{1});
   stepping_ = true;
   began_ = host_.queue().now();
@@ -159,6 +161,7 @@ void PrefillGroup::step_ended(std::uint64_t version) {
   stepping_ = false;
   std::vector<RequestId> done;
   finish_long(done);
+  merge_helps();
   for (std::uint32_t r = 0; r < ranks_.size(); ++r) {
     if (!ranks_[r].plan.chunks.empty()) report(r);
   }

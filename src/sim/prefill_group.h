@@ -9,6 +9,7 @@
 #include "model/scenario.h"
 #include "policy/cost/cost_model.h"
 #include "policy/prefill/context_parallel.h"
+#include "policy/prefill/group_step.h"
 #include "policy/prefill/rank_scheduler.h"
 #include "sim/expert_group.h"
 #include "sim/host.h"
@@ -61,6 +62,9 @@ class PrefillGroup {
   };
   struct Load {
     Nanos attention, rest;
+    friend Load operator+(const Load& a, const Load& b) {
+      return {a.attention + b.attention, a.rest + b.rest};
+    }
   };
   void begin();
   ExpertLoad expert_load(double tokens);
@@ -69,6 +73,10 @@ class PrefillGroup {
   void overlap(StepTimes& times, Nanos attention, double rest_ns, double tokens) const;
   /// True time of the chunks, whatever was predicted.
   Load load_of(const policy::StepPlan& plan) const;
+  /// Plan the step of budget_; what long work takes on each rank.
+  std::vector<Load> plan_fifo(bool others);
+  std::vector<Load> compose();
+  void merge_helps();
   Load share_of_long(Nanos part);
   void finish_long(std::vector<RequestId>& done);
   void computed(RequestId id);
@@ -79,10 +87,12 @@ class PrefillGroup {
   const model::Scenario& scenario_;
   Host& host_;
   policy::CostModel cost_;
+  bool composes_;
   policy::RankConfig rank_config_;
   std::vector<Rank> ranks_;
   std::unique_ptr<policy::ContextParallelQueue> long_;  // what the whole group computes together
   policy::StepPlan long_plan_;
+  std::vector<policy::HelpChunk> helps_;           // two budgets: of the step under way
   std::map<RequestId, std::uint32_t> long_ranks_;  // who holds it on the books
   bool stepping_ = false;
   std::uint64_t version_ = 0, step_ = 0;

@@ -31,6 +31,53 @@ PrefillGroup::Load PrefillGroup::share_of_long(Nanos part) {
   return {scaled(whole.attention, each), scaled(whole.rest, each)};
 }
 
+std::vector<PrefillGroup::Load> PrefillGroup::plan_fifo(bool others) {
+  const Nanos part = long_->part(budget_, others);
+  const Load together = share_of_long(part);
+  for (Rank& rank : ranks_) rank.plan = rank.scheduler.plan(budget_ - part);
+  return std::vector<Load>(ranks_.size(), together);
+}
+
+/// Under two budgets: policy/prefill/group_step.h.
+std::vector<PrefillGroup::Load> PrefillGroup::compose() {
+  std::vector<const policy::RankScheduler*> schedulers;
+  for (const Rank& rank : ranks_) schedulers.push_back(&rank.scheduler);
+  const double communication = scenario_.prefill.context_parallel_communication;
+  policy::GroupStep step = policy::compose_step(
+      schedulers, {budget_, scenario_.cluster.prefill.context_parallel_percent, communication});
+  std::vector<Load> helped(ranks_.size());
+  for (std::size_t r = 0; r < ranks_.size(); ++r) ranks_[r].plan = std::move(step.ranks[r]);
+  helps_.clear();
+  for (policy::HelpChunk& help : step.helps) {
+    policy::StepPlan one;
+    one.chunks.push_back(help.chunk);
+    const Load whole = load_of(one);
+    work_ns_ += static_cast<double>((whole.attention + whole.rest).value);
+    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+      const double part = static_cast<double>(help.rank_tokens[r].value) /
+                          static_cast<double>(help.chunk.tokens.value) *
+                          (r == help.rank ? 1.0 : 1.0 + communication);
+      helped[r] = helped[r] + Load{scaled(whole.attention, part), scaled(whole.rest, part)};
+    }
+    helps_.push_back(std::move(help));
+  }
+  return helped;
+}
+
+/// What peers computed of a rank's requests is that rank's to report.
+void PrefillGroup::merge_helps() {
+  for (const policy::HelpChunk& help : std::exchange(helps_, {})) {
+    policy::StepPlan& plan = ranks_[help.rank].plan;
+    const auto own = std::ranges::find(plan.chunks, help.chunk.id, &policy::PlannedChunk::id);
+    if (own == plan.chunks.end()) {
+      plan.chunks.push_back(help.chunk);
+    } else {
+      own->tokens += help.chunk.tokens;
+      own->predicted += help.chunk.predicted;
+    }
+  }
+}
+
 void PrefillGroup::finish_long(std::vector<RequestId>& done) {
   const policy::StepPlan plan = std::exchange(long_plan_, {});
   if (plan.chunks.empty()) return;

@@ -26,6 +26,12 @@ const model::ImageSpan* image_cut_at(std::span<const model::ImageSpan> images, s
   return at < std::int64_t{image.position} + image.tokens ? &image : nullptr;
 }
 
+/// Tokens from c on that are ready.
+std::int64_t ready_tokens(TokenCount c, TokenCount prompt, const ChunkLimits& limits) {
+  TRIMTAB_CHECK(c < prompt, "nothing is left to compute");
+  return std::min(prompt.value, limits.end.value) - c.value;
+}
+
 }  // namespace
 
 std::string_view to_string(ChunkReason reason) {
@@ -85,15 +91,43 @@ std::int64_t CostModel::solve_budget(std::int64_t budget_ns, std::int64_t c, std
 
 ChunkDecision CostModel::solve(Nanos budget, TokenCount c, TokenCount prompt,
                                const ChunkLimits& limits) const {
-  TRIMTAB_CHECK(c < prompt, "nothing is left to compute");
-  const std::int64_t end = std::min(prompt.value, limits.end.value);
-  const std::int64_t rest = end - c.value;
+  const std::int64_t q_max = std::min(ready_tokens(c, prompt, limits), limits.tokens_max.value);
+  const std::int64_t q = q_max > 0 ? solve_budget(budget.value, c.value, prompt.value, q_max) : 0;
+  return cut(q, q_max, c, prompt, limits);
+}
+
+ChunkDecision CostModel::solve(const TwoBudgets& budget, TokenCount c, TokenCount prompt,
+                               const ChunkLimits& limits) const {
+  return solve(
+      [&](TokenCount q) {
+        const Nanos attends = attention(q, c, prompt);
+        return attends <= budget.attention && whole(q, c, prompt) - attends <= budget.rest;
+      },
+      c, prompt, limits);
+}
+
+ChunkDecision CostModel::solve(const std::function<bool(TokenCount)>& fits, TokenCount c, TokenCount prompt,
+                               const ChunkLimits& limits) const {
+  const std::int64_t q_max = std::min(ready_tokens(c, prompt, limits), limits.tokens_max.value);
+  std::int64_t q = 0;
+  if (q_max > 0 && fits(TokenCount{q_max})) {
+    q = q_max;
+  } else {
+    for (std::int64_t above = q_max; above - q > 1;) {
+      const std::int64_t middle = q + (above - q) / 2;
+      (fits(TokenCount{middle}) ? q : above) = middle;
+    }
+  }
+  return cut(q, q_max, c, prompt, limits);
+}
+
+/// What the limits make of the q tokens that a budget allows.
+ChunkDecision CostModel::cut(std::int64_t q, std::int64_t q_max, TokenCount c, TokenCount prompt,
+                             const ChunkLimits& limits) const {
+  const std::int64_t rest = ready_tokens(c, prompt, limits);
   ChunkDecision decision;
   decision.reason = ChunkReason::kNotReady;
   if (rest <= 0) return decision;
-
-  const std::int64_t q_max = std::min(rest, limits.tokens_max.value);
-  std::int64_t q = solve_budget(budget.value, c.value, prompt.value, q_max);
   decision.budget_tokens = TokenCount{std::max<std::int64_t>(q, 0)};
   decision.reason = q < q_max                       ? ChunkReason::kBudget
                     : q_max < rest                  ? ChunkReason::kTokensMax

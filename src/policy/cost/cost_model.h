@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string_view>
 #include <variant>
@@ -42,6 +43,11 @@ struct ChunkDecision {
   ChunkReason reason = ChunkReason::kBudget;
 };
 
+/// What a rank may take of each part of a step between which ranks meet.
+struct TwoBudgets {
+  base::Nanos attention, rest;
+};
+
 /// Predicted time of prefill work, in the unit of every prefill decision: nanoseconds of compute quota.
 ///
 /// One chunk is (q, c, prompt): q tokens computed in this step, c tokens before them already computed or hit,
@@ -66,6 +72,10 @@ class CostModel {
   base::Nanos attention(base::TokenCount q, base::TokenCount c, base::TokenCount prompt) const;
   base::Nanos whole(base::TokenCount q, base::TokenCount c, base::TokenCount prompt) const;
   base::Nanos step_fixed() const;
+  /// What is not attention: projections, dispatch and MoE.
+  base::Nanos rest(base::TokenCount q, base::TokenCount c, base::TokenCount prompt) const {
+    return whole(q, c, prompt) - attention(q, c, prompt);
+  }
 
   /// The largest q with cost(q) <= budget < cost(q + 1), exactly, then cut by the limits: never inside an
   /// image; an otherwise empty step takes at least `tokens_min` (or the rest, or up to the end of the image
@@ -73,11 +83,23 @@ class CostModel {
   ChunkDecision solve(base::Nanos budget, base::TokenCount c, base::TokenCount prompt,
                       const ChunkLimits& limits) const;
 
+  /// The same for a rank whose peers wait for it twice a layer: the largest q with attention(q) <=
+  /// budget.attention and rest(q) <= budget.rest. `cost` of the answer is in the quota's scope. Source: the
+  /// step's time is max(attention) + max(rest) over the ranks. Cost: a binary search, log2(q) evaluations.
+  ChunkDecision solve(const TwoBudgets& budget, base::TokenCount c, base::TokenCount prompt,
+                      const ChunkLimits& limits) const;
+  /// The same for whatever bounds a chunk: the largest q for which `fits`, which must hold for every q below
+  /// one that fits.
+  ChunkDecision solve(const std::function<bool(base::TokenCount)>& fits, base::TokenCount c,
+                      base::TokenCount prompt, const ChunkLimits& limits) const;
+
   model::QuotaScope scope() const { return scope_; }
 
  private:
   std::int64_t solve_budget(std::int64_t budget_ns, std::int64_t c, std::int64_t prompt,
                             std::int64_t q_max) const;
+  ChunkDecision cut(std::int64_t q, std::int64_t q_max, base::TokenCount c, base::TokenCount prompt,
+                    const ChunkLimits& limits) const;
 
   std::variant<QuadraticForm, FlopsForm> form_;
   model::QuotaScope scope_;

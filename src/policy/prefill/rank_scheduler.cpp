@@ -107,6 +107,17 @@ Nanos agree(std::span<const Nanos> votes, const RankConfig& config) {
                   config.vote_floor);
 }
 
+void append(StepPlan& plan, const CostModel& cost, const RankRequest& request, TokenCount tokens,
+            ChunkReason reason) {
+  const Nanos attention = cost.attention(tokens, request.computed, request.prompt);
+  const Nanos whole = cost.whole(tokens, request.computed, request.prompt);
+  const Nanos in_scope = cost.scope() == model::QuotaScope::kAttention ? attention : whole;
+  plan.chunks.push_back({request.id, tokens, request.computed, in_scope, reason});
+  plan.predicted += in_scope;
+  plan.predicted_whole += whole;
+  plan.predicted_attention += attention;
+}
+
 StepPlan RankScheduler::plan(Nanos budget) const {
   StepPlan plan;
   plan.budget = budget;
@@ -122,9 +133,7 @@ StepPlan RankScheduler::plan(Nanos budget) const {
     limits.empty_step = plan.chunks.empty();
     const ChunkDecision chunk = cost_.solve(left, request.computed, request.prompt, limits);
     if (chunk.tokens > TokenCount{0}) {
-      plan.chunks.push_back({request.id, chunk.tokens, request.computed, chunk.cost, chunk.reason});
-      plan.predicted += chunk.cost;
-      plan.predicted_whole += cost_.whole(chunk.tokens, request.computed, request.prompt);
+      append(plan, cost_, request, chunk.tokens, chunk.reason);
       left -= chunk.cost;
       tokens_left -= chunk.tokens;
     }

@@ -40,6 +40,7 @@ struct RankRequest {
   base::Nanos batch_cap = base::kForever;  // its tier's cap on one batch's quota
   std::vector<model::ImageSpan> images;    // ascending
   base::TokenCount ready{INT64_MAX};       // tokens from here on wait for an image's embeddings
+  bool spreads = false;                    // peers may compute queries of it (compose_step)
 };
 
 struct Vote {
@@ -67,8 +68,12 @@ struct StepPlan {
   base::Nanos budget;                // what the group agreed on
   base::Nanos predicted;             // in the quota's scope, the step's fixed part included
   base::Nanos predicted_whole;       // of the whole step, whatever the scope
+  base::Nanos predicted_attention;   // of that, between the ranks' meetings; the fixed part is in the rest
 };
 std::string to_string(const StepPlan& plan);
+/// Adds a chunk to a plan, and what it is predicted to take.
+void append(StepPlan& plan, const CostModel& cost, const RankRequest& request, base::TokenCount tokens,
+            ChunkReason reason);
 
 /// Level 4 of prefill balancing, inside one rank: FIFO, cut into chunks that fill the step's budget.
 ///
@@ -106,6 +111,8 @@ class RankScheduler {
   /// Predicted quota of all that waits here; counting ends where it reaches `enough`.
   base::Nanos waiting_quota(base::Nanos enough = base::kForever) const;
   const CostModel& cost() const { return cost_; }
+  const RankConfig& config() const { return config_; }
+  const std::deque<RankRequest>& requests() const { return requests_; }
 
  private:
   base::Nanos cap() const;
