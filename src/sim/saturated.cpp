@@ -52,6 +52,7 @@ void isolate(model::Scenario& scenario, SaturatedStage stage) {
     prefill.assignment = "pull";
     prefill.order = "fifo";
     prefill.vote = "min";
+    prefill.compose = "fifo";
     prefill.context_parallel_quotas = 0;
     prefill.tier_bounds_tokens.clear();
     prefill.tier_quota_caps_ms.clear();

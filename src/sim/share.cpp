@@ -32,6 +32,8 @@ void shuffle_conversations(model::Trace& trace, base::Prng& prng) {
   trace.requests = std::move(requests);
 }
 
+constexpr std::size_t kRequestsMin = 10;
+
 struct Balancer {
   std::string name;
   model::Scenario scenario;
@@ -43,6 +45,7 @@ std::array<Balancer, 3> balancers(const model::Scenario& scenario) {
   fifo.scenario.cluster.prefill.assignment = "pull";
   fifo.scenario.cluster.prefill.order = "fifo";
   fifo.scenario.cluster.prefill.vote = "min";
+  fifo.scenario.cluster.prefill.compose = "fifo";
   fifo.scenario.cluster.prefill.context_parallel_quotas = 0;
   fifo.scenario.cluster.prefill.tier_bounds_tokens.clear();
   fifo.scenario.cluster.prefill.tier_quota_caps_ms.clear();
@@ -134,6 +137,15 @@ base::Result<ShareReport> measure_share(const model::Scenario& scenario, const m
                                         const std::function<void(const std::string&)>& says) {
   if (options.seeds < 1) {
     return base::fail(base::Code::kInvalidArgument, "0 seeds: nothing to measure; give at least 1", "share");
+  }
+  // Repeated until it fills the fleet, a handful of requests takes minutes and measures one request's luck.
+  if (trace.requests.size() < kRequestsMin) {
+    return base::fail(
+        base::Code::kInvalidArgument,
+        fmt::format("the trace has {} request{}: a share is of a fleet under load; give at least "
+                    "{} (`trimtab simulate` without --share runs any)",
+                    trace.requests.size(), trace.requests.size() == 1 ? "" : "s", kRequestsMin),
+        "share");
   }
   const auto all = balancers(scenario);
   Measuring measuring{options, says, {}};

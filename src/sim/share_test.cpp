@@ -241,5 +241,28 @@ TEST(ContextParallelRun, LongPromptsAreTheWholeGroups) {
   EXPECT_LT(ttft(together), 0.6 * ttft(alone));
 }
 
+TEST(TwoBudgetsRun, NoTokenIsLostAndSaturatedRanksWaitLess) {
+  model::Scenario scenario = small();
+  scenario.cluster.prefill.engines = 1;
+  scenario.cluster.prefill.context_parallel_quotas = 1;
+  scenario.cluster.prefill.outstanding_steps = 8;
+  const model::Trace trace = synthetic(600, 2, 5);
+  const auto share = [&] {
+    const auto measured = measure_saturated(scenario, trace, {}, SaturatedStage::kPrefill);
+    EXPECT_TRUE(measured) << (measured ? "" : measured.error().message);
+    return measured ? measured->share : 0.0;
+  };
+  const double even = share();
+  scenario.cluster.prefill.compose = "two_budgets";
+  EXPECT_GT(share(), even) << "measure_saturated checks that every token is computed once";
+}
+
+TEST(Share, ATraceOfOneRequestIsAnErrorThatSaysWhatToDo) {
+  const auto measured = measure_share(small(), synthetic(1, 1, 6), {}, {});
+  ASSERT_FALSE(measured);
+  EXPECT_THAT(measured.error().message, ::testing::HasSubstr("1 request"));
+  EXPECT_THAT(measured.error().message, ::testing::HasSubstr("at least 10"));
+}
+
 }  // namespace
 }  // namespace trimtab::sim

@@ -71,7 +71,7 @@ TEST(GroupStep, ALongContextLeavesTheRestOfItsRankToAFreshPrompt) {
   const double one_budget = ratio_of({ranks[0].plan(kBudget), ranks[1].plan(kBudget)});
   const GroupStep step = compose_step(pointers(ranks), {kBudget, 0, 0});
   EXPECT_GT(step.work_ratio, one_budget * 1.05);
-  EXPECT_NEAR(step.work_ratio, ratio_of(step.ranks), 1e-9) << "what it says is what its plans take";
+  EXPECT_NEAR(step.work_ratio, ratio_of(step.ranks), 1e-6) << "what it says is what its plans take";
   ASSERT_GE(step.ranks[0].chunks.size(), 2U) << "attention from one request, the rest from another";
   EXPECT_EQ(step.ranks[0].chunks[0].id, RequestId{1});
 }
@@ -112,7 +112,10 @@ TEST(GroupStep, NothingWaitsNothingIsPlanned) {
 TEST(GroupStep, AnImageIsNotCutByASlice) {
   std::vector<RankScheduler> ranks{scheduler()};
   RankRequest with_image = request(1, 3'000);
-  with_image.images = {{.position = 100, .tokens = 1'500}};
+  model::ImageSpan image;
+  image.position = 100;
+  image.tokens = 1'500;
+  with_image.images = {image};
   ranks[0].add(with_image);
   const GroupStep step = compose_step(pointers(ranks), {kBudget, 50, 0});
   ASSERT_EQ(step.ranks[0].chunks.size(), 1U);
