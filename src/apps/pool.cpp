@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
+#include "apps/pool_plan.h"
 #include "apps/pool_commands.h"
 #include "policy/placement/rebuild.h"
 #include "policy/placement/resize.h"
@@ -144,6 +145,7 @@ void add_pool(CLI::App& app) {
   CLI::App* pool =
       app.add_subcommand("pool", "the KV pool: its storage nodes, and the way from it into the device");
   pool->require_subcommand(1);
+  add_pool_plan(*pool);
   auto options = std::make_shared<LayoutOptions>();
   CLI::App* command = pool->add_subcommand(
       "layout",
