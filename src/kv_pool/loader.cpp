@@ -18,6 +18,7 @@
 #include "ipc/segment.h"
 #include "ipc/steady_clock.h"
 #include "kv_pool/pool_store.h"
+#include "kv_pool/target_list.h"
 
 namespace trimtab::kv_pool {
 
@@ -52,6 +53,8 @@ class Loader {
   };
 
   explicit Loader(const LoaderOptions& options) : options_(options) {}
+  std::uint64_t block_bytes() const { return static_cast<std::uint64_t>(options_.kv.block_bytes.value); }
+  base::Status open_tier(std::uint64_t& blocks);
   void turn(int timeout_ms, bool serving);
   void accept_one();
   /// False: the connection has ended or broke the protocol.
@@ -73,19 +76,36 @@ class Loader {
   LoaderOptions options_;
   std::uint64_t slot_stride_ = 0;
   ipc::Segment segment_;
-  std::optional<FileTier> tier_;
-  std::unique_ptr<IoWorkers> workers_;
+  std::unique_ptr<StoreTier> tier_;
+  ipc::SteadyClock clock_;
   std::unique_ptr<PoolStore> store_;
   std::optional<ipc::Listener> listener_;
   std::map<ClientId, Connection> connections_;
   ClientId next_client_ = 1;
 };
 
+base::Status Loader::open_tier(std::uint64_t& blocks) {
+  auto layout = kv_code::StripeLayout::make(options_.kv);
+  if (!layout) return tl::unexpected(layout.error());
+  auto targets = open_targets(options_.targets, options_.file_bytes, layout->shard_bytes);
+  if (!targets) return tl::unexpected(targets.error());
+  StoreTier::Options tier;
+  tier.eviction = options_.eviction;
+  blocks = targets->capacity_bytes / (kv_code::kShards * on_disk(layout->shard_bytes));
+  tier.capacity_blocks = blocks;
+  tier.store.layout = std::move(*layout);
+  auto opened = StoreTier::open(std::move(targets->targets), std::move(tier), clock_.now());
+  if (!opened) return tl::unexpected(opened.error());
+  tier_ = std::move(*opened);
+  return {};
+}
+
 base::Result<std::unique_ptr<Loader>> Loader::start(const LoaderOptions& options) {
-  if (options.block_bytes == 0)
+  const auto block_bytes = static_cast<std::uint64_t>(options.kv.block_bytes.value);
+  if (block_bytes == 0)
     return base::fail(base::Code::kInvalidArgument, "a pool needs the size of a block", "kv_pool");
   std::unique_ptr<Loader> loader(new Loader(options));
-  const std::uint64_t stride = (options.block_bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
+  const std::uint64_t stride = (block_bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
   const std::uint64_t slots = std::min<std::uint64_t>(options.memory_bytes / stride, 1U << 28);
   if (slots < 2) {
     return base::fail(base::Code::kInvalidArgument,
@@ -93,19 +113,14 @@ base::Result<std::unique_ptr<Loader>> Loader::start(const LoaderOptions& options
                                   options.memory_bytes, slots, stride),
                       "kv_pool");
   }
-  if (!options.directory.empty()) {
-    auto tier = FileTier::open(options.directory, options.file_bytes, options.block_bytes);
-    if (!tier) return tl::unexpected(tier.error());
-    loader->tier_.emplace(std::move(*tier));
-  }
+  std::uint64_t tier_blocks = 0;
+  if (!options.targets.empty()) TRIMTAB_TRY(loader->open_tier(tier_blocks));
   auto segment = ipc::Segment::create(options.segment_path, slots * stride);
   if (!segment) return tl::unexpected(segment.error());
   loader->segment_ = std::move(*segment);
   loader->slot_stride_ = stride;
-  FileTier* tier = loader->tier_ ? &*loader->tier_ : nullptr;
-  if (tier != nullptr) loader->workers_ = std::make_unique<IoWorkers>(*tier);
-  loader->store_ = std::make_unique<PoolStore>(loader->segment_.bytes(), stride, options.block_bytes,
-                                               epoch_of_start(), tier, loader->workers_.get());
+  loader->store_ = std::make_unique<PoolStore>(loader->segment_.bytes(), stride, block_bytes, epoch_of_start(),
+                                               loader->tier_.get(), tier_blocks);
   // Users dial this path, so it comes last: whoever gets in is served.
   auto listener = ipc::Listener::bind(options.socket_path);
   if (!listener) return tl::unexpected(listener.error());
@@ -115,27 +130,27 @@ base::Result<std::unique_ptr<Loader>> Loader::start(const LoaderOptions& options
 
 void Loader::serve(const std::atomic<bool>& stop) {
   while (!stop.load()) turn(100, true);
-  const ipc::SteadyClock clock;
-  const base::Nanos end = clock.now() + kDrainPatience;
-  while (!store_->idle() && clock.now() < end) turn(100, false);
+  const base::Nanos end = clock_.now() + kDrainPatience;
+  while (!store_->idle() && clock_.now() < end) turn(100, false);
 }
 
 void Loader::turn(int timeout_ms, bool serving) {
   std::vector<pollfd> items;
   std::vector<ClientId> ids;
   items.push_back({serving ? listener_->fd() : -1, POLLIN, 0});
-  items.push_back({workers_ ? workers_->wake_fd() : -1, POLLIN, 0});
   for (const auto& [id, connection] : connections_) {
     items.push_back({serving ? connection.fd : -1, POLLIN, 0});  // no new work while the last blocks drain
     ids.push_back(id);
   }
-  if (poll(items.data(), items.size(), timeout_ms) < 0) return;  // a signal: the caller looks at `stop`
-  if (items[1].revents != 0) {
-    std::uint64_t count = 0;
-    [[maybe_unused]] const ssize_t n = read(items[1].fd, &count, sizeof count);
+  if (tier_) {
+    for (const int fd : tier_->wake_fds()) items.push_back({fd, POLLIN, 0});
+    const std::int64_t until = (tier_->next_wake() - clock_.now()).value;
+    timeout_ms = static_cast<int>(std::clamp<std::int64_t>((until + 999'999) / 1'000'000, 0, timeout_ms));
   }
+  if (poll(items.data(), items.size(), timeout_ms) < 0) return;  // a signal: the caller looks at `stop`
+  store_->at(clock_.now());
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    if (items[i + 2].revents != 0 && !read_from(ids[i], connections_.at(ids[i]))) drop(ids[i]);
+    if (items[i + 1].revents != 0 && !read_from(ids[i], connections_.at(ids[i]))) drop(ids[i]);
   }
   if (items[0].revents != 0) accept_one();
   store_->advance();
@@ -174,13 +189,13 @@ bool Loader::handle_hello(Connection& connection, const ipc::Frame& frame) {
                             options_.segment_path,
                             static_cast<std::uint32_t>(store_->stats().memory_slots),
                             slot_stride_,
-                            options_.block_bytes};
+                            block_bytes()};
   if (hello->version != protocol::kVersion) {
     welcome.refusal = fmt::format("the pool speaks version {}, this process {}: restart it from one build",
                                   protocol::kVersion, hello->version);
-  } else if (hello->block_bytes != 0 && hello->block_bytes != options_.block_bytes) {
+  } else if (hello->block_bytes != 0 && hello->block_bytes != block_bytes()) {
     welcome.refusal = fmt::format("the pool holds blocks of {} bytes, this process has blocks of {}",
-                                  options_.block_bytes, hello->block_bytes);
+                                  block_bytes(), hello->block_bytes);
   }
   connection.welcomed = welcome.refusal.empty();
   return send(connection, welcome);
@@ -243,7 +258,7 @@ void Loader::deliver() {
   for (const auto& [id, flushed] : answers.flushes) answer(id, flushed);
   // Not fmt::print: it throws where the line cannot be written, and the log may lie on the disk that is full.
   for (const std::string& error : answers.disk_errors)
-    std::fputs(fmt::format("kv-loader: {}: {}\n", options_.directory, error).c_str(), stderr);
+    std::fputs(fmt::format("kv-loader: {}: {}\n", fmt::join(options_.targets, ", "), error).c_str(), stderr);
 }
 
 }  // namespace

@@ -3,26 +3,30 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
+#include "model/profile.h"
 
 namespace trimtab::kv_pool {
 
-/// The embedded pool of one machine: fixed slots in shared memory over a file tier.
+/// The pool as one machine has it: fixed slots in shared memory over blocks that are striped across targets.
 struct LoaderOptions {
   std::string socket_path;   // users dial here
   std::string segment_path;  // the memory tier, mapped by all users; made at start, removed at the end
-  std::string directory;     // the file tier; made when missing. Empty: memory only
+  /// Where shards go (target_list.h): directories, other machines. Empty: memory only.
+  std::vector<std::string> targets;
   std::uint64_t memory_bytes = 1ULL << 30;
-  std::uint64_t file_bytes = 4ULL << 30;
-  std::uint64_t block_bytes = 0;  // of one KV block, all layers
+  std::uint64_t file_bytes = 4ULL << 30;  // of all directories together
+  model::KvLayout kv;                     // block_bytes of one block, and how its layers lie in it
+  std::string eviction = "hit_density";   // which blocks leave when the targets are full
 };
 
 /// Serves the pool until `stop` becomes true (a signal that interrupts `poll`, or within 100 ms), then makes
 /// what is in memory durable and returns. Errors at start are clear and final: kInvalidArgument (sizes that
-/// hold no block, a directory made for other blocks), kIo (directory cannot be made or written), kUnavailable
-/// (another loader uses it), kResourceExhausted (disk or shared memory too small). Later write errors turn
-/// the pool memory-only and are counted, never answered with wrong data.
+/// hold no block, a target that is none), kIo (directory cannot be made or written), kUnavailable
+/// (another loader uses it), kResourceExhausted (shared memory too small). Later write errors make the pool
+/// memory-only for a while and are counted, never answered with wrong data.
 base::Status run_loader(const LoaderOptions& options, const std::atomic<bool>& stop);
 
 }  // namespace trimtab::kv_pool

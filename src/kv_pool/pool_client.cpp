@@ -10,7 +10,7 @@
 #include "ipc/channel.h"
 #include "ipc/segment.h"
 #include "ipc/steady_clock.h"
-#include "kv_pool/pool_log.h"
+#include "kv_pool/content_checksum.h"
 #include "kv_pool/protocol.h"
 
 namespace trimtab::kv_pool {

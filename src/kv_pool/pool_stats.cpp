@@ -37,6 +37,11 @@ std::string to_json(const PoolStats& s) {
       {"file_errors", s.file_errors},
       {"recovered_entries", s.recovered_entries},
       {"log_records_dropped", s.log_records_dropped},
+      {"degraded_reads", s.degraded_reads},
+      {"shards_bad", s.shards_bad},
+      {"shards_repaired", s.shards_repaired},
+      {"targets", s.targets},
+      {"targets_dead", s.targets_dead},
   };
   std::string json = "{";
   for (const auto& [name, value] : fields)

@@ -27,13 +27,17 @@ struct PoolStats {
   std::uint64_t memory_evictions = 0, file_evictions = 0;
   std::uint64_t file_writes = 0, file_errors = 0;
   std::uint64_t recovered_entries = 0, log_records_dropped = 0;  // at start
+  // Of the store: reads that computed a shard; shards found bad, and written again.
+  std::uint64_t degraded_reads = 0, shards_bad = 0, shards_repaired = 0;
+  std::uint64_t targets = 0, targets_dead = 0;  // gauges
 
   template <class A>
   void visit(A& a) {
     a(memory_entries, memory_slots, file_entries, file_slots, block_bytes, dirty_entries, pins, clients,
       memory_only, match_requests, blocks_queried, blocks_hit, blocks_missed, gets_memory, gets_file,
       gets_stale, gets_refused, corrupt, puts_stored, puts_present, puts_refused, puts_abandoned,
-      memory_evictions, file_evictions, file_writes, file_errors, recovered_entries, log_records_dropped);
+      memory_evictions, file_evictions, file_writes, file_errors, recovered_entries, log_records_dropped, degraded_reads, shards_bad,
+      shards_repaired, targets, targets_dead);
   }
 };
 

@@ -15,29 +15,16 @@ constexpr std::size_t kPinsPerClientMax = 64;
 }  // namespace
 
 PoolStore::PoolStore(std::span<std::byte> memory, std::uint64_t slot_stride, std::uint64_t block_bytes,
-                     std::uint64_t first_epoch, const FileTier* tier, IoWorkers* workers)
+                     std::uint64_t first_epoch, StoreTier* tier, std::uint64_t tier_blocks)
     : memory_(memory),
       slot_stride_(slot_stride),
       block_bytes_(block_bytes),
-      workers_(workers),
-      writes_files_(tier != nullptr),
+      tier_(tier),
       slots_(memory.size() / slot_stride),
       index_(static_cast<std::uint32_t>(slots_.size()), first_epoch),
-      file_slots_(tier != nullptr ? tier->slots() : 0),
-      file_index_(std::max<std::uint32_t>(1, static_cast<std::uint32_t>(file_slots_.size())), first_epoch) {
+      file_slots_(tier_blocks) {
   for (std::size_t i = slots_.size(); i > 0; --i) free_.push_back(static_cast<std::uint32_t>(i - 1));
-  std::vector<bool> taken(file_slots_.size(), false);
-  if (tier != nullptr) {
-    for (const FileEntry& entry : tier->recovered()) {
-      file_index_.insert(entry.key, entry.slot);
-      file_slots_[entry.slot].checksum = entry.checksum;
-      taken[entry.slot] = true;
-    }
-    counters_.recovered_entries = tier->recovered().size();
-    counters_.log_records_dropped = tier->dropped_records();
-  }
-  for (std::size_t i = file_slots_.size(); i > 0; --i)
-    if (!taken[i - 1]) file_free_.push_back(static_cast<std::uint32_t>(i - 1));
+  if (tier != nullptr) counters_.recovered_entries = tier->blocks();
 }
 
 std::span<std::byte> PoolStore::bytes(std::uint32_t slot) const {
@@ -46,16 +33,19 @@ std::span<std::byte> PoolStore::bytes(std::uint32_t slot) const {
 
 protocol::Matched PoolStore::match(std::span<const BlockKey> keys, bool counted) {
   std::uint32_t present = 0;
-  while (present < keys.size() && (index_.find(keys[present]) || file_index_.find(keys[present]))) ++present;
+  const auto has = [this](BlockKey key) { return index_.find(key) || (tier_ != nullptr && tier_->present(key)); };
+  while (present < keys.size() && has(keys[present])) ++present;
   index_.touch(keys.first(present));
-  file_index_.touch(keys.first(present));
+  // Once a request, or a policy that counts uses would count its questions.
+  if (tier_ != nullptr && counted)
+    tier_->touch(keys.first(present), static_cast<std::uint32_t>(keys.size()), now_);
   if (counted) {
     ++counters_.match_requests;
     counters_.blocks_queried += keys.size();
     counters_.blocks_hit += present;
     counters_.blocks_missed += keys.size() - present;
   }
-  return {present, std::max(index_.epoch(), file_index_.epoch())};
+  return {present, index_.epoch() + (tier_ == nullptr ? 0 : tier_->epoch())};
 }
 
 std::optional<std::uint32_t> PoolStore::take_memory_slot() {
@@ -102,12 +92,11 @@ std::optional<protocol::Got> PoolStore::get(ClientId client, BlockKey key) {
     ++counters_.gets_memory;
     return protocol::Got{GetOutcome::kPinned, found->value, slots_[found->value].checksum};
   }
-  const auto in_file = file_index_.find(key);
   const auto started = in_progress_.find(key);
-  // Being written anew (after a withdrawal) while an older copy reached the file: not there until committed.
+  // Being written anew (after a withdrawal) while an older copy reached the store: not there until committed.
   const bool being_written =
       started != in_progress_.end() && slots_[started->second].state == State::kWriting;
-  if (!in_file || being_written) {
+  if (tier_ == nullptr || being_written || (started == in_progress_.end() && !tier_->present(key))) {
     ++counters_.gets_stale;
     return protocol::Got{GetOutcome::kMissing, 0, 0};
   }
@@ -120,14 +109,11 @@ std::optional<protocol::Got> PoolStore::get(ClientId client, BlockKey key) {
     ++counters_.gets_refused;
     return protocol::Got{GetOutcome::kRefused, 0, 0};
   }
-  FileSlot& file_slot = file_slots_[in_file->value];
   slots_[*slot].state = State::kLoading;
   slots_[*slot].key = key;
-  slots_[*slot].checksum = file_slot.checksum;
   in_progress_[key] = *slot;
   loads_[*slot].push_back(client);
-  ++file_slot.readers;
-  workers_->load({{key, in_file->value, file_slot.checksum}, *slot, bytes(*slot)});
+  tier_->load(key, bytes(*slot), *slot, base::kForever, 0, now_);
   return {};
 }
 
@@ -154,13 +140,6 @@ void PoolStore::withdraw_memory(std::uint32_t slot) {
   if (entry.pins == 0 && !entry.storing) free_slot(slot);
 }
 
-void PoolStore::withdraw_file(BlockKey key) {
-  const auto found = file_index_.find(key);
-  if (!found) return;
-  file_index_.erase(key);
-  pending_erases_.push_back({key, found->value, file_slots_[found->value].checksum});
-}
-
 void PoolStore::settle(Slot& slot) {
   if (slot.commit == 0) return;
   undurable_.erase(slot.commit);
@@ -169,7 +148,7 @@ void PoolStore::settle(Slot& slot) {
 
 protocol::PutSlot PoolStore::put(ClientId client, BlockKey key, std::optional<BlockKey> parent) {
   using protocol::PutOutcome;
-  if (index_.find(key) || file_index_.find(key) || in_progress_.contains(key)) {
+  if (index_.find(key) || in_progress_.contains(key) || (tier_ != nullptr && tier_->present(key))) {
     ++counters_.puts_present;
     return {PutOutcome::kPresent, 0};
   }
@@ -178,6 +157,7 @@ protocol::PutSlot PoolStore::put(ClientId client, BlockKey key, std::optional<Bl
     ++counters_.puts_refused;
     return {PutOutcome::kRefused, 0};
   }
+  losses_told_.try_emplace(client, losses_);
   slots_[*slot].state = State::kWriting;
   slots_[*slot].key = key;
   slots_[*slot].parent = parent;
@@ -197,11 +177,13 @@ bool PoolStore::commit(ClientId client, std::uint32_t slot, std::uint64_t checks
   entry.checksum = checksum;
   TRIMTAB_CHECK(index_.insert(entry.key, slot, entry.parent));
   ++counters_.puts_stored;
-  if (writes_files_) {
+  if (saving()) {
     entry.commit = ++last_commit_;
     undurable_.insert(entry.commit);
     dirty_.push_back(slot);
-    start_store();
+    start_saves();
+  } else if (tier_ != nullptr) {
+    ++losses_;
   }
   return true;
 }
@@ -218,6 +200,7 @@ void PoolStore::leave(ClientId client) {
     ++counters_.puts_abandoned;
   }
   for (auto& [slot, waiting] : loads_) std::erase(waiting, client);
+  losses_told_.erase(client);
   std::erase_if(flushes_, [client](const auto& flush) { return flush.first == client; });
 }
 
@@ -227,12 +210,23 @@ PoolStats PoolStore::stats() const {
   PoolStats stats = counters_;
   stats.memory_entries = index_.size();
   stats.memory_slots = slots_.size();
-  stats.file_entries = file_index_.size();
-  stats.file_slots = file_slots_.size();
+  if (tier_ != nullptr) {
+    stats.file_entries = tier_->blocks();
+    stats.file_slots = file_slots_;
+    stats.file_evictions = tier_->evictions();
+    const kv_store::StripedStore& store = tier_->store();
+    const kv_store::StoreCounters& counters = store.counters();
+    stats.degraded_reads = counters.reads_degraded;
+    stats.shards_repaired = counters.shards_repaired;
+    stats.shards_bad =
+        counters.shards_short + counters.shards_foreign + counters.shards_corrupt + counters.shards_damaged;
+    stats.targets = store.channels().count();
+    for (kv_store::TargetId id = 0; id < stats.targets; ++id) stats.targets_dead += store.channels().usable(id) ? 0 : 1;
+  }
   stats.block_bytes = block_bytes_;
   stats.dirty_entries = undurable_.size();
   for (const auto& [client, slots] : pins_) stats.pins += slots.size();
-  stats.memory_only = writes_files_ ? 0 : 1;
+  stats.memory_only = tier_ != nullptr && !failing_ ? 0 : 1;
   return stats;
 }
 

@@ -1,0 +1,206 @@
+#include "kv_pool/store_tier.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace trimtab::kv_pool {
+
+namespace {
+
+// Erases take a moment to become durable, and only then their room can be used.
+constexpr base::Nanos kRoomPause{5'000'000};
+constexpr std::uint32_t kTriesMost = 400;
+
+}  // namespace
+
+base::Result<std::unique_ptr<StoreTier>> StoreTier::open(std::vector<std::unique_ptr<kv_target::Target>> targets,
+                                                         Options options, base::Nanos now) {
+  eviction::Settings settings;
+  settings.capacity_blocks = std::max<std::int64_t>(1, static_cast<std::int64_t>(options.capacity_blocks));
+  auto policy = eviction::make_policy(options.eviction, settings);
+  if (!policy) return tl::unexpected(policy.error());
+  const std::uint64_t bytes = options.store.layout.block_bytes;
+  auto store = kv_store::StripedStore::open(std::move(targets), std::move(options.store), now);
+  if (!store) return tl::unexpected(store.error());
+  std::unique_ptr<StoreTier> tier(new StoreTier(std::move(*store), std::move(*policy), bytes));
+  tier->adopt(now);
+  return tier;
+}
+
+eviction::Slot StoreTier::slot_of(BlockKey key) const {
+  const auto found = slots_.find(key);
+  return found == slots_.end() ? eviction::kNoSlot : found->second;
+}
+
+void StoreTier::add(BlockKey key, std::optional<BlockKey> parent, base::Nanos now) {
+  if (slots_.contains(key)) return;
+  if (free_.empty()) {
+    free_.push_back(static_cast<eviction::Slot>(key_of_.size()));
+    key_of_.emplace_back();
+  }
+  const eviction::Slot slot = free_.back();
+  free_.pop_back();
+  key_of_[slot] = key;
+  slots_.emplace(key, slot);
+  eviction::Block block;
+  block.key = key.low;
+  block.parent = parent ? slot_of(*parent) : eviction::kNoSlot;
+  block.bytes = base::Bytes{static_cast<std::int64_t>(block_bytes_)};
+  policy_->stored(slot, block, {now});
+}
+
+void StoreTier::remove(BlockKey key) {
+  const auto found = slots_.find(key);
+  if (found == slots_.end()) return;
+  policy_->erased(found->second);
+  free_.push_back(found->second);
+  slots_.erase(found);
+}
+
+void StoreTier::adopt(base::Nanos now) {
+  for (const BlockKey key : store_->index().keys())
+    if (store_->index().present(key)) add(key, {}, now);
+}
+
+void StoreTier::touch(std::span<const BlockKey> keys, std::uint32_t prompt_blocks, base::Nanos now) {
+  const eviction::Access access{now, prompt_blocks, static_cast<std::uint32_t>(keys.size())};
+  for (const BlockKey key : keys)
+    if (const eviction::Slot slot = slot_of(key); slot != eviction::kNoSlot) policy_->used(slot, access);
+}
+
+void StoreTier::load(BlockKey key, std::span<std::byte> to, std::uint64_t tag, base::Nanos deadline,
+                     std::int32_t priority, base::Nanos now) {
+  add(key, {}, now);  // another machine may have written it
+  policy_->pin(slot_of(key));
+  const kv_store::StripedStore::BlockRead read{key, to};
+  const auto handle = store_->read({&read, 1}, deadline, priority, now);
+  loads_.emplace(handle, Load{key, tag});
+  load_of_.emplace(tag, handle);
+}
+
+void StoreTier::cancel_load(std::uint64_t tag, base::Nanos now) {
+  const auto found = load_of_.find(tag);
+  if (found == load_of_.end()) return;
+  store_->cancel(found->second, now);
+  policy_->unpin(slot_of(loads_.at(found->second).key));
+  loads_.erase(found->second);
+  load_of_.erase(found);
+}
+
+void StoreTier::save(BlockKey key, std::span<const std::byte> block, std::optional<BlockKey> parent,
+                     std::uint64_t tag, base::Nanos now) {
+  const auto handle = store_->write(key, block, base::kForever, now);
+  saves_.emplace(handle, Save{key, block, parent, tag, base::Nanos{0}, 0});
+}
+
+void StoreTier::erase(BlockKey key, base::Nanos now) {
+  store_->erase({&key, 1}, now);
+  // Somebody reads it, or did until now: it leaves the policy when that read ends.
+  for (const auto& [handle, load] : loads_)
+    if (load.key == key) return;
+  remove(key);
+}
+
+bool StoreTier::make_room(base::Nanos now) {
+  auto victims = policy_->victims(base::Bytes{static_cast<std::int64_t>(block_bytes_)}, now);
+  if (victims.empty()) {
+    adopt(now);
+    victims = policy_->victims(base::Bytes{static_cast<std::int64_t>(block_bytes_)}, now);
+  }
+  for (const eviction::Slot slot : victims) {
+    const BlockKey key = key_of_[slot];
+    store_->erase({&key, 1}, now);
+    slots_.erase(key);
+    free_.push_back(slot);
+    ++evictions_;
+  }
+  return !victims.empty();
+}
+
+std::string StoreTier::trouble() {
+  for (kv_store::TargetId id = 0; id < store_->channels().count(); ++id)
+    if (auto why = store_->trouble(id); !why.empty()) return why;
+  return {};
+}
+
+void StoreTier::saved(const kv_store::StoreEvent& event, base::Nanos now, std::vector<Event>& events) {
+  const auto found = saves_.find(event.handle);
+  if (found == saves_.end()) return;
+  using Kind = kv_store::StoreEvent::Kind;
+  Save& save = found->second;
+  if (event.kind == Kind::kFull && trouble().empty() && ++save.tries < kTriesMost) {
+    save.retry_at = now + kRoomPause;
+    return;
+  }
+  const bool written = event.kind == Kind::kWritten;
+  if (written) add(save.key, save.parent, now);
+  events.push_back({written ? Event::Kind::kSaved : Event::Kind::kSaveFailed, save.tag, 0});
+  saves_.erase(found);
+}
+
+void StoreTier::loaded(const kv_store::StoreEvent& event, base::Nanos now, std::vector<Event>& events) {
+  const auto found = loads_.find(event.handle);
+  if (found == loads_.end()) return;
+  using Kind = kv_store::StoreEvent::Kind;
+  const Load load = found->second;
+  if (event.kind == Kind::kLayers) {
+    events.push_back({Event::Kind::kLayers, load.tag, event.layers});
+    return;
+  }
+  loads_.erase(found);
+  load_of_.erase(load.tag);
+  policy_->unpin(slot_of(load.key));
+  if (!store_->index().present(load.key)) {
+    const bool read_elsewhere = std::any_of(loads_.begin(), loads_.end(),
+                                            [&](const auto& other) { return other.second.key == load.key; });
+    if (!read_elsewhere) remove(load.key);
+  }
+  const auto kind = event.kind == Kind::kRead      ? Event::Kind::kLoaded
+                    : event.kind == Kind::kMissing ? Event::Kind::kGone
+                                                   : Event::Kind::kLoadFailed;
+  events.push_back({kind, load.tag, 0});
+}
+
+void StoreTier::retry_saves(base::Nanos now, std::vector<Event>& events) {
+  std::vector<std::pair<kv_store::StripedStore::Handle, Save>> again;
+  for (const auto& [handle, save] : saves_)
+    if (save.retry_at.value > 0 && save.retry_at <= now) again.emplace_back(handle, save);
+  if (again.empty()) return;
+  // One block's room for each that waits, but not again before the last room can have come free.
+  if (now - last_room_ >= kRoomPause) {
+    last_room_ = now;
+    for (std::size_t i = 0; i < again.size(); ++i)
+      if (!make_room(now)) break;
+  }
+  for (auto& [handle, save] : again) {
+    saves_.erase(handle);
+    if (policy_->count() == 0 && save.tries > 10) {
+      events.push_back({Event::Kind::kSaveFailed, save.tag, 0});
+      continue;
+    }
+    save.retry_at = base::Nanos{0};
+    saves_.emplace(store_->write(save.key, save.block, base::kForever, now), save);
+  }
+}
+
+void StoreTier::advance(base::Nanos now, std::vector<Event>& events) {
+  events_.clear();
+  store_->poll(now, events_);
+  using Kind = kv_store::StoreEvent::Kind;
+  for (const kv_store::StoreEvent& event : events_) {
+    const bool write =
+        event.kind == Kind::kWritten || event.kind == Kind::kWriteFailed || event.kind == Kind::kFull;
+    write ? saved(event, now, events) : loaded(event, now, events);
+  }
+  retry_saves(now, events);
+}
+
+base::Nanos StoreTier::next_wake() {
+  base::Nanos wake = store_->next_wake();
+  for (const auto& [handle, save] : saves_)
+    if (save.retry_at.value > 0) wake = std::min(wake, save.retry_at);
+  return wake;
+}
+
+}  // namespace trimtab::kv_pool

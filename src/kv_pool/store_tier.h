@@ -1,0 +1,107 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "kv_store/striped_store.h"
+#include "policy/eviction/policies.h"
+
+namespace trimtab::kv_pool {
+
+using model::BlockKey;
+
+/// The pool below memory: blocks striped over targets (kv_store), and which of them leave when there is no more
+/// room (policy/eviction). One thread; everything is asked for at once and done by `advance`.
+///
+/// A save that finds the targets full makes room and tries again; one that finds them in trouble (a disk that
+/// takes nothing any more) fails, and costs no block that is there.
+class StoreTier {
+ public:
+  struct Options {
+    kv_store::StoreOptions store;
+    std::string eviction = "hit_density";  // a name of policy/eviction
+    std::uint64_t capacity_blocks = 1'000;  // about: it bounds what the policy remembers
+  };
+  struct Event {
+    enum class Kind : std::uint8_t { kLayers, kLoaded, kGone, kLoadFailed, kSaved, kSaveFailed } kind = Kind::kLoaded;
+    std::uint64_t tag = 0;
+    std::uint32_t layers = 0;  // kLayers: leading ones that are in place
+  };
+
+  /// Errors: no targets; an eviction policy that is none.
+  static base::Result<std::unique_ptr<StoreTier>> open(std::vector<std::unique_ptr<kv_target::Target>> targets,
+                                                       Options options, base::Nanos now);
+
+  bool present(BlockKey key) const { return store_->index().present(key); }
+  /// A request uses these (leading blocks of its prompt, in order).
+  void touch(std::span<const BlockKey> keys, std::uint32_t prompt_blocks, base::Nanos now);
+  /// `to` is the tier's until the tag's last event. Higher priorities first, then earlier deadlines.
+  void load(BlockKey key, std::span<std::byte> to, std::uint64_t tag, base::Nanos deadline, std::int32_t priority,
+            base::Nanos now);
+  /// No further event; `to` is not touched any more.
+  void cancel_load(std::uint64_t tag, base::Nanos now);
+  void save(BlockKey key, std::span<const std::byte> block, std::optional<BlockKey> parent, std::uint64_t tag,
+            base::Nanos now);
+  /// Damaged, or not wanted any more.
+  void erase(BlockKey key, base::Nanos now);
+
+  void advance(base::Nanos now, std::vector<Event>& events);
+  std::vector<int> wake_fds() { return store_->wake_fds(); }
+  base::Nanos next_wake();
+
+  std::uint64_t epoch() const { return store_->index().epoch(); }
+  std::size_t blocks() const { return store_->index().blocks(); }
+  std::uint64_t evictions() const { return evictions_; }
+  std::size_t saves_under_way() const { return saves_.size(); }
+  kv_store::StripedStore& store() { return *store_; }
+  /// Why the targets take nothing at present; empty while they do.
+  std::string trouble();
+
+ private:
+  struct Load {
+    BlockKey key;
+    std::uint64_t tag = 0;
+  };
+  struct Save {
+    BlockKey key;
+    std::span<const std::byte> block;
+    std::optional<BlockKey> parent;
+    std::uint64_t tag = 0;
+    base::Nanos retry_at{0};  // waits for room until then; 0: under way
+    std::uint32_t tries = 0;
+  };
+
+  StoreTier(std::unique_ptr<kv_store::StripedStore> store, std::unique_ptr<eviction::Policy> policy,
+            std::uint64_t block_bytes)
+      : store_(std::move(store)), policy_(std::move(policy)), block_bytes_(block_bytes) {}
+  eviction::Slot slot_of(BlockKey key) const;
+  void add(BlockKey key, std::optional<BlockKey> parent, base::Nanos now);
+  void remove(BlockKey key);
+  /// Blocks that are there and that the policy does not know: found at start, or written by other machines.
+  void adopt(base::Nanos now);
+  bool make_room(base::Nanos now);
+  void saved(const kv_store::StoreEvent& event, base::Nanos now, std::vector<Event>& events);
+  void loaded(const kv_store::StoreEvent& event, base::Nanos now, std::vector<Event>& events);
+  void retry_saves(base::Nanos now, std::vector<Event>& events);
+
+  std::unique_ptr<kv_store::StripedStore> store_;
+  std::unique_ptr<eviction::Policy> policy_;
+  std::uint64_t block_bytes_;
+  std::unordered_map<BlockKey, eviction::Slot> slots_;  // looked up, never iterated
+  std::vector<BlockKey> key_of_;                        // by slot
+  std::vector<eviction::Slot> free_;
+  std::map<kv_store::StripedStore::Handle, Load> loads_;
+  std::unordered_map<std::uint64_t, kv_store::StripedStore::Handle> load_of_;  // by tag
+  std::map<kv_store::StripedStore::Handle, Save> saves_;
+  std::vector<kv_store::StoreEvent> events_;
+  base::Nanos last_room_{0};
+  std::uint64_t evictions_ = 0;
+};
+
+}  // namespace trimtab::kv_pool
