@@ -103,17 +103,22 @@ void add_encoder(CLI::App& app) {
 void add_kv_loader(CLI::App& app) {
   auto options = std::make_shared<InstanceOptions>();
   CLI::App* command =
-      app.add_subcommand("kv-loader", "the KV pool of this machine: shared memory over files");
+      app.add_subcommand("kv-loader", "the KV pool of this machine: shared memory over striped storage");
   add_instance_options(*command, *options);
   command->callback([options] {
     run_loaded(*options, [](const Instance& instance) {
       kv_pool::LoaderOptions loader;
       loader.socket_path = instance.runtime_dir + "/kv.sock";
       loader.segment_path = instance.shm_dir + "/pool";
-      loader.directory = instance.config.pool.file_bytes == 0 ? "" : instance.config.pool.directory;
-      loader.memory_bytes = static_cast<std::uint64_t>(instance.config.pool.memory_bytes);
-      loader.file_bytes = static_cast<std::uint64_t>(instance.config.pool.file_bytes);
-      loader.block_bytes = static_cast<std::uint64_t>(instance.profile.kv.block_bytes.value);
+      const model::PoolConfig& pool = instance.config.pool;
+      if (!pool.targets.empty())
+        loader.targets = pool.targets;
+      else if (pool.file_bytes > 0)
+        loader.targets = {pool.directory};
+      loader.memory_bytes = static_cast<std::uint64_t>(pool.memory_bytes);
+      loader.file_bytes = static_cast<std::uint64_t>(pool.file_bytes);
+      loader.eviction = pool.eviction;
+      loader.kv = instance.profile.kv;
       obs::start_log("kv-loader");
       return kv_pool::run_loader(loader, stop_on_signals());
     });

@@ -116,8 +116,10 @@ void read_rest(StrictTable& root, model::ClusterConfig& out) {
   vision.read("images_max", out.vision.images_max, 0, 1000);
   auto pool = root.table("pool");
   pool.read("directory", out.pool.directory);
+  pool.read("targets", out.pool.targets);
   pool.read("memory_bytes", out.pool.memory_bytes, 1 << 20, 64 * kTebibyte);
   pool.read("file_bytes", out.pool.file_bytes, 0, 1024 * kTebibyte);
+  pool.read("eviction", out.pool.eviction);
   auto model = root.table("model");
   model.read("name", out.model.name);
   model.read("path", out.model.path);
@@ -144,6 +146,11 @@ std::string list(const std::vector<std::int64_t>& values) {
 }
 
 std::string text(const std::string& value) { return "\"" + value + "\""; }
+std::string list(const std::vector<std::string>& values) {
+  std::vector<std::string> quoted;
+  for (const std::string& value : values) quoted.push_back(text(value));
+  return fmt::format("[{}]", fmt::join(quoted, ", "));
+}
 std::string number(auto value) { return fmt::format("{}", value); }
 /// One line: the key, its value, and what it means.
 void put_key(std::string& out, std::string_view key, const std::string& value, std::string_view meaning) {
@@ -300,9 +307,13 @@ std::string cluster_config_toml(const model::ClusterConfig& c) {
   put("encoders", number(c.vision.encoders), "per machine");
   put("images_max", number(c.vision.images_max), "per request");
   out += "\n[pool]\n";
-  put("directory", text(c.pool.directory), "file tier, survives restarts; empty: state_dir/pool");
+  put("directory", text(c.pool.directory), "blocks' directory, survives restarts; empty: state_dir/pool");
+  put("targets", list(c.pool.targets),
+      "directories and tcp://host:port instead of it, 12 or more to lose two");
   put("memory_bytes", number(c.pool.memory_bytes), "memory tier");
-  put("file_bytes", number(c.pool.file_bytes), "file tier; 0: none");
+  put("file_bytes", number(c.pool.file_bytes), "of all directories together; 0: none");
+  put("eviction", text(c.pool.eviction),
+      "which blocks leave when they are full: lru, fifo, s3_fifo, hit_density");
   out += "\n[engine]\n";
   put("logits_checksums", c.engine.logits_checksums ? "true" : "false",
       "hash every logits row that a token is drawn from");

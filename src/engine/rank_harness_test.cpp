@@ -101,8 +101,8 @@ pid_t RankHarness::spawn_pool() {
   kv_pool::LoaderOptions options;
   options.socket_path = kv_socket();
   options.segment_path = shm_ + "/pool";
-  options.directory = setup_.pool_directory;
-  options.block_bytes = setup_.block_bytes;
+  if (!setup_.pool_directory.empty()) options.targets = {setup_.pool_directory};
+  options.kv.block_bytes = base::Bytes{static_cast<std::int64_t>(setup_.block_bytes)};
   options.memory_bytes = 64 * setup_.block_bytes;
   options.file_bytes = 256 * setup_.block_bytes;
   auto status = kv_pool::run_loader(options, pool_stop);

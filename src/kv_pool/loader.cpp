@@ -119,8 +119,8 @@ base::Result<std::unique_ptr<Loader>> Loader::start(const LoaderOptions& options
   if (!segment) return tl::unexpected(segment.error());
   loader->segment_ = std::move(*segment);
   loader->slot_stride_ = stride;
-  loader->store_ = std::make_unique<PoolStore>(loader->segment_.bytes(), stride, block_bytes, epoch_of_start(),
-                                               loader->tier_.get(), tier_blocks);
+  loader->store_ = std::make_unique<PoolStore>(loader->segment_.bytes(), stride, block_bytes,
+                                               epoch_of_start(), loader->tier_.get(), tier_blocks);
   // Users dial this path, so it comes last: whoever gets in is served.
   auto listener = ipc::Listener::bind(options.socket_path);
   if (!listener) return tl::unexpected(listener.error());

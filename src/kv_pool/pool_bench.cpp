@@ -3,9 +3,9 @@
 #include <cstring>
 #include <vector>
 
+#include "kv_pool/content_checksum.h"
 #include "kv_pool/loader_process.h"
 #include "kv_pool/pool_client.h"
-#include "kv_pool/pool_log.h"
 #include "kv_pool/test_support.h"
 
 namespace {
@@ -16,9 +16,16 @@ using kv_pool::test::key;
 /// A loader in its own process, memory only (the disk is not what is measured here).
 struct Pool {
   explicit Pool(std::uint64_t block_bytes, std::uint64_t slots)
-      : loader({directory.path("kv.sock"), directory.path("segment"), "", slots * (block_bytes + 4096), 0,
-                block_bytes}),
+      : loader(options(block_bytes, slots)),
         client(*kv_pool::PoolClient::connect(directory.path("kv.sock"), base::Nanos{10'000'000'000})) {}
+  kv_pool::LoaderOptions options(std::uint64_t block_bytes, std::uint64_t slots) const {
+    kv_pool::LoaderOptions options;
+    options.socket_path = directory.path("kv.sock");
+    options.segment_path = directory.path("segment");
+    options.memory_bytes = slots * (block_bytes + 4096);
+    options.kv.block_bytes = base::Bytes{static_cast<std::int64_t>(block_bytes)};
+    return options;
+  }
   kv_pool::test::TempDirectory directory;
   kv_pool::test::LoaderProcess loader;
   kv_pool::PoolClient client;

@@ -36,8 +36,8 @@ struct PoolStats {
     a(memory_entries, memory_slots, file_entries, file_slots, block_bytes, dirty_entries, pins, clients,
       memory_only, match_requests, blocks_queried, blocks_hit, blocks_missed, gets_memory, gets_file,
       gets_stale, gets_refused, corrupt, puts_stored, puts_present, puts_refused, puts_abandoned,
-      memory_evictions, file_evictions, file_writes, file_errors, recovered_entries, log_records_dropped, degraded_reads, shards_bad,
-      shards_repaired, targets, targets_dead);
+      memory_evictions, file_evictions, file_writes, file_errors, recovered_entries, log_records_dropped,
+      degraded_reads, shards_bad, shards_repaired, targets, targets_dead);
   }
 };
 

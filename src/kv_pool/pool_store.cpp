@@ -33,7 +33,9 @@ std::span<std::byte> PoolStore::bytes(std::uint32_t slot) const {
 
 protocol::Matched PoolStore::match(std::span<const BlockKey> keys, bool counted) {
   std::uint32_t present = 0;
-  const auto has = [this](BlockKey key) { return index_.find(key) || (tier_ != nullptr && tier_->present(key)); };
+  const auto has = [this](BlockKey key) {
+    return index_.find(key) || (tier_ != nullptr && tier_->present(key));
+  };
   while (present < keys.size() && has(keys[present])) ++present;
   index_.touch(keys.first(present));
   // Once a request, or a policy that counts uses would count its questions.
@@ -221,7 +223,8 @@ PoolStats PoolStore::stats() const {
     stats.shards_bad =
         counters.shards_short + counters.shards_foreign + counters.shards_corrupt + counters.shards_damaged;
     stats.targets = store.channels().count();
-    for (kv_store::TargetId id = 0; id < stats.targets; ++id) stats.targets_dead += store.channels().usable(id) ? 0 : 1;
+    for (kv_store::TargetId id = 0; id < stats.targets; ++id)
+      stats.targets_dead += store.channels().usable(id) ? 0 : 1;
   }
   stats.block_bytes = block_bytes_;
   stats.dirty_entries = undurable_.size();

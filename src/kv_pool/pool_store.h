@@ -108,9 +108,9 @@ class PoolStore {
   std::set<std::uint64_t> undurable_;
   std::uint64_t last_commit_ = 0;
   std::uint32_t saves_under_way_ = 0;
-  std::uint64_t losses_ = 0;                          // commits that did not become durable
-  std::map<ClientId, std::uint64_t> losses_told_;     // of those that put something
-  std::uint64_t file_slots_ = 0;                      // blocks for which the store has room, about
+  std::uint64_t losses_ = 0;                                 // commits that did not become durable
+  std::map<ClientId, std::uint64_t> losses_told_;            // of those that put something
+  std::uint64_t file_slots_ = 0;                             // blocks for which the store has room, about
   std::vector<std::pair<ClientId, std::uint64_t>> flushes_;  // with the last commit they wait for
 
   std::vector<StoreTier::Event> events_;

@@ -7,8 +7,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <filesystem>
 #include <memory>
+#include <string_view>
 
+#include "ipc/steady_clock.h"
+#include "kv_pool/content_checksum.h"
+#include "kv_pool/target_list.h"
 #include "kv_pool/test_support.h"
 
 namespace trimtab::kv_pool {
@@ -21,20 +27,29 @@ using test::key;
 
 constexpr std::uint64_t kBytes = 4'096;
 
-/// A pool of a few slots with its workers but without sockets.
+/// A pool of a few slots over a directory, without sockets.
 struct Pool {
   Pool(std::uint32_t memory_slots, std::uint32_t file_slots, const std::string& directory = {})
       : memory(memory_slots * kBytes) {
     if (!directory.empty()) {
-      tier = std::make_unique<FileTier>(*FileTier::open(directory, file_slots * kBytes, kBytes));
-      workers = std::make_unique<IoWorkers>(*tier);
+      StoreTier::Options options;
+      options.store.layout = *kv_code::StripeLayout::make({base::Bytes{kBytes}, {}, 0, 0, 0, base::Bytes{0}});
+      options.eviction = "lru";
+      options.capacity_blocks = file_slots;
+      const std::string specs[] = {directory};
+      const std::uint64_t stripe = kv_code::kShards * on_disk(options.store.layout.shard_bytes);
+      auto targets = open_targets(specs, file_slots * stripe, options.store.layout.shard_bytes);
+      EXPECT_TRUE(targets) << base::to_string(targets.error());
+      tier = *StoreTier::open(std::move(targets->targets), std::move(options), clock.now());
     }
-    store = std::make_unique<PoolStore>(memory, kBytes, kBytes, 100, tier.get(), workers.get());
+    store = std::make_unique<PoolStore>(memory, kBytes, kBytes, 100, tier.get(), file_slots);
+    store->at(clock.now());
   }
 
   std::span<std::byte> slot(std::uint32_t i) { return std::span{memory}.subspan(i * kBytes, kBytes); }
 
   PutOutcome put(ClientId client, std::uint64_t n, std::optional<BlockKey> parent = {}) {
+    store->at(clock.now());
     const auto granted = store->put(client, key(n), parent);
     if (granted.outcome != PutOutcome::kGranted) return granted.outcome;
     const auto content = block_of(key(n), kBytes);
@@ -60,11 +75,12 @@ struct Pool {
     return got.outcome;
   }
   void wait() {
-    pollfd item{workers->wake_fd(), POLLIN, 0};
-    ASSERT_EQ(poll(&item, 1, 10'000), 1) << "the disk gives no answer";
-    std::uint64_t count = 0;
-    ASSERT_EQ(::read(item.fd, &count, sizeof count), 8);
+    std::vector<pollfd> items;
+    for (const int fd : tier->wake_fds()) items.push_back({fd, POLLIN, 0});
+    poll(items.data(), items.size(), 2);
+    store->at(clock.now());
     store->advance();
+    ASSERT_LT(clock.now() - began, base::Nanos{120'000'000'000}) << "the store gives no answer";
   }
   void settle() {
     while (!store->idle()) wait();
@@ -76,8 +92,9 @@ struct Pool {
   }
 
   std::vector<std::byte> memory;
-  std::unique_ptr<FileTier> tier;
-  std::unique_ptr<IoWorkers> workers;
+  ipc::SteadyClock clock;
+  base::Nanos began = clock.now();
+  std::unique_ptr<StoreTier> tier;
   std::unique_ptr<PoolStore> store;
 };
 
@@ -233,7 +250,48 @@ TEST(PoolStore, UndurableBlocksStay) {
   EXPECT_EQ(pool.store->stats().puts_refused, 1U);
 }
 
-// Wrong content on disk is a miss, counted, withdrawn, and its slot is used again.
+/// Every shard content in the directory's extent files, one byte of each changed, as far as `most` shards go.
+void damage_shards(const std::string& directory, std::uint64_t most) {
+  std::uint64_t damaged = 0;
+  for (const auto& file : std::filesystem::directory_iterator(directory)) {
+    if (file.file_size() < kv_code::kShards * 4'096) continue;
+    const int fd = open(file.path().c_str(), O_RDWR);
+    std::array<char, 4> magic{};
+    for (std::uint64_t at = 0; at + 4'096 <= file.file_size() && damaged < most; at += 4'096) {
+      if (pread(fd, magic.data(), 4, static_cast<off_t>(at)) != 4 ||
+          std::string_view(magic.data(), 4) != "TKVS")
+        continue;
+      char byte = 0;
+      EXPECT_EQ(pread(fd, &byte, 1, static_cast<off_t>(at + 200)), 1);
+      byte = static_cast<char>(byte ^ 4);
+      EXPECT_EQ(pwrite(fd, &byte, 1, static_cast<off_t>(at + 200)), 1);
+      ++damaged;
+    }
+    close(fd);
+  }
+  EXPECT_EQ(damaged, most) << "the test must find what it damages";
+}
+
+// Two shards of a block may be damaged: it is read all the same, and they are written again.
+TEST(PoolStore, TwoDamagedShardsAreHealed) {
+  test::TempDirectory directory;
+  {
+    Pool pool(2, 4, directory.path());
+    pool.put(1, 1);
+    pool.settle();
+  }
+  damage_shards(directory.path(), 2);
+  {
+    Pool pool(2, 4, directory.path());
+    EXPECT_EQ(pool.read(1, 1), GetOutcome::kPinned);
+    EXPECT_GE(pool.store->stats().shards_bad, 1U);
+    while (pool.tier->store().repairs_waiting() > 0) pool.wait();
+  }
+  Pool again(2, 4, directory.path());
+  EXPECT_EQ(again.read(1, 1), GetOutcome::kPinned);
+}
+
+// More of them make it a miss, which is counted and found once.
 TEST(PoolStore, DamagedFilesAreMissesOnce) {
   test::TempDirectory directory;
   {
@@ -241,20 +299,13 @@ TEST(PoolStore, DamagedFilesAreMissesOnce) {
     for (std::uint64_t n = 1; n <= 4; ++n) pool.put(1, n);
     pool.settle();
   }
-  const int fd = open(directory.path("blocks").c_str(), O_RDWR);
-  const char junk = 0x55;
-  for (int slot = 0; slot < 2; ++slot) ASSERT_EQ(pwrite(fd, &junk, 1, slot * 4'096 + 17), 1);
-  close(fd);
+  damage_shards(directory.path(), 4 * kv_code::kShards);
   Pool pool(4, 4, directory.path());
-  int damaged = 0;
-  for (std::uint64_t n = 1; n <= 4; ++n) damaged += pool.read(1, n) == GetOutcome::kCorrupt ? 1 : 0;
-  EXPECT_EQ(damaged, 2);
-  EXPECT_EQ(pool.store->stats().corrupt, 2U);
-  EXPECT_EQ(pool.store->stats().file_entries, 2U);
-  for (std::uint64_t n = 1; n <= 4; ++n) EXPECT_NE(pool.read(1, n), GetOutcome::kCorrupt) << "once";
-  for (std::uint64_t n = 1; n <= 4; ++n) pool.put(1, n);
+  for (std::uint64_t n = 1; n <= 4; ++n) EXPECT_EQ(pool.read(1, n), GetOutcome::kMissing);
+  EXPECT_EQ(pool.store->stats().gets_stale, 4U);
+  EXPECT_EQ(pool.match({1, 2, 3, 4}), 0U);
+  for (std::uint64_t n = 1; n <= 4; ++n) EXPECT_EQ(pool.put(1, n), PutOutcome::kGranted);
   pool.settle();
-  EXPECT_EQ(pool.store->stats().file_entries, 4U);
   for (std::uint64_t n = 1; n <= 4; ++n) EXPECT_EQ(pool.read(1, n), GetOutcome::kPinned);
 }
 

@@ -9,13 +9,13 @@ namespace trimtab::kv_pool {
 namespace {
 
 // Erases take a moment to become durable, and only then their room can be used.
-constexpr base::Nanos kRoomPause{5'000'000};
-constexpr std::uint32_t kTriesMost = 400;
+constexpr base::Nanos kRetry{5'000'000}, kRoomTakes{1'000'000'000};
+constexpr std::uint32_t kTriesMost = 2'000;
 
 }  // namespace
 
-base::Result<std::unique_ptr<StoreTier>> StoreTier::open(std::vector<std::unique_ptr<kv_target::Target>> targets,
-                                                         Options options, base::Nanos now) {
+base::Result<std::unique_ptr<StoreTier>> StoreTier::open(
+    std::vector<std::unique_ptr<kv_target::Target>> targets, Options options, base::Nanos now) {
   eviction::Settings settings;
   settings.capacity_blocks = std::max<std::int64_t>(1, static_cast<std::int64_t>(options.capacity_blocks));
   auto policy = eviction::make_policy(options.eviction, settings);
@@ -91,7 +91,7 @@ void StoreTier::cancel_load(std::uint64_t tag, base::Nanos now) {
 void StoreTier::save(BlockKey key, std::span<const std::byte> block, std::optional<BlockKey> parent,
                      std::uint64_t tag, base::Nanos now) {
   const auto handle = store_->write(key, block, base::kForever, now);
-  saves_.emplace(handle, Save{key, block, parent, tag, base::Nanos{0}, 0});
+  saves_.emplace(handle, Save{key, block, parent, tag, base::Nanos{0}, base::Nanos{0}, 0});
 }
 
 void StoreTier::erase(BlockKey key, base::Nanos now) {
@@ -130,7 +130,7 @@ void StoreTier::saved(const kv_store::StoreEvent& event, base::Nanos now, std::v
   using Kind = kv_store::StoreEvent::Kind;
   Save& save = found->second;
   if (event.kind == Kind::kFull && trouble().empty() && ++save.tries < kTriesMost) {
-    save.retry_at = now + kRoomPause;
+    save.retry_at = now + kRetry;
     return;
   }
   const bool written = event.kind == Kind::kWritten;
@@ -139,7 +139,7 @@ void StoreTier::saved(const kv_store::StoreEvent& event, base::Nanos now, std::v
   saves_.erase(found);
 }
 
-void StoreTier::loaded(const kv_store::StoreEvent& event, base::Nanos now, std::vector<Event>& events) {
+void StoreTier::loaded(const kv_store::StoreEvent& event, std::vector<Event>& events) {
   const auto found = loads_.find(event.handle);
   if (found == loads_.end()) return;
   using Kind = kv_store::StoreEvent::Kind;
@@ -167,15 +167,14 @@ void StoreTier::retry_saves(base::Nanos now, std::vector<Event>& events) {
   for (const auto& [handle, save] : saves_)
     if (save.retry_at.value > 0 && save.retry_at <= now) again.emplace_back(handle, save);
   if (again.empty()) return;
-  // One block's room for each that waits, but not again before the last room can have come free.
-  if (now - last_room_ >= kRoomPause) {
-    last_room_ = now;
-    for (std::size_t i = 0; i < again.size(); ++i)
-      if (!make_room(now)) break;
-  }
   for (auto& [handle, save] : again) {
     saves_.erase(handle);
-    if (policy_->count() == 0 && save.tries > 10) {
+    // Room for one block; more only if that has had time to come free and did not suffice.
+    if (save.made_room_at.value == 0 || now - save.made_room_at >= kRoomTakes) {
+      save.made_room_at = now;
+      make_room(now);
+    }
+    if (policy_->count() == 0 && save.tries > 100) {
       events.push_back({Event::Kind::kSaveFailed, save.tag, 0});
       continue;
     }
@@ -191,7 +190,7 @@ void StoreTier::advance(base::Nanos now, std::vector<Event>& events) {
   for (const kv_store::StoreEvent& event : events_) {
     const bool write =
         event.kind == Kind::kWritten || event.kind == Kind::kWriteFailed || event.kind == Kind::kFull;
-    write ? saved(event, now, events) : loaded(event, now, events);
+    write ? saved(event, now, events) : loaded(event, events);
   }
   retry_saves(now, events);
 }

@@ -16,8 +16,8 @@ namespace trimtab::kv_pool {
 
 using model::BlockKey;
 
-/// The pool below memory: blocks striped over targets (kv_store), and which of them leave when there is no more
-/// room (policy/eviction). One thread; everything is asked for at once and done by `advance`.
+/// The pool below memory: blocks striped over targets (kv_store), and which of them leave when there is no
+/// more room (policy/eviction). One thread; everything is asked for at once and done by `advance`.
 ///
 /// A save that finds the targets full makes room and tries again; one that finds them in trouble (a disk that
 /// takes nothing any more) fails, and costs no block that is there.
@@ -25,25 +25,32 @@ class StoreTier {
  public:
   struct Options {
     kv_store::StoreOptions store;
-    std::string eviction = "hit_density";  // a name of policy/eviction
+    std::string eviction = "hit_density";   // a name of policy/eviction
     std::uint64_t capacity_blocks = 1'000;  // about: it bounds what the policy remembers
   };
   struct Event {
-    enum class Kind : std::uint8_t { kLayers, kLoaded, kGone, kLoadFailed, kSaved, kSaveFailed } kind = Kind::kLoaded;
+    enum class Kind : std::uint8_t {
+      kLayers,
+      kLoaded,
+      kGone,
+      kLoadFailed,
+      kSaved,
+      kSaveFailed
+    } kind = Kind::kLoaded;
     std::uint64_t tag = 0;
     std::uint32_t layers = 0;  // kLayers: leading ones that are in place
   };
 
   /// Errors: no targets; an eviction policy that is none.
-  static base::Result<std::unique_ptr<StoreTier>> open(std::vector<std::unique_ptr<kv_target::Target>> targets,
-                                                       Options options, base::Nanos now);
+  static base::Result<std::unique_ptr<StoreTier>> open(
+      std::vector<std::unique_ptr<kv_target::Target>> targets, Options options, base::Nanos now);
 
   bool present(BlockKey key) const { return store_->index().present(key); }
   /// A request uses these (leading blocks of its prompt, in order).
   void touch(std::span<const BlockKey> keys, std::uint32_t prompt_blocks, base::Nanos now);
   /// `to` is the tier's until the tag's last event. Higher priorities first, then earlier deadlines.
-  void load(BlockKey key, std::span<std::byte> to, std::uint64_t tag, base::Nanos deadline, std::int32_t priority,
-            base::Nanos now);
+  void load(BlockKey key, std::span<std::byte> to, std::uint64_t tag, base::Nanos deadline,
+            std::int32_t priority, base::Nanos now);
   /// No further event; `to` is not touched any more.
   void cancel_load(std::uint64_t tag, base::Nanos now);
   void save(BlockKey key, std::span<const std::byte> block, std::optional<BlockKey> parent, std::uint64_t tag,
@@ -73,7 +80,8 @@ class StoreTier {
     std::span<const std::byte> block;
     std::optional<BlockKey> parent;
     std::uint64_t tag = 0;
-    base::Nanos retry_at{0};  // waits for room until then; 0: under way
+    base::Nanos retry_at{0};      // waits for room until then; 0: under way
+    base::Nanos made_room_at{0};  // the last time it had a block dropped
     std::uint32_t tries = 0;
   };
 
@@ -87,7 +95,7 @@ class StoreTier {
   void adopt(base::Nanos now);
   bool make_room(base::Nanos now);
   void saved(const kv_store::StoreEvent& event, base::Nanos now, std::vector<Event>& events);
-  void loaded(const kv_store::StoreEvent& event, base::Nanos now, std::vector<Event>& events);
+  void loaded(const kv_store::StoreEvent& event, std::vector<Event>& events);
   void retry_saves(base::Nanos now, std::vector<Event>& events);
 
   std::unique_ptr<kv_store::StripedStore> store_;
@@ -100,7 +108,6 @@ class StoreTier {
   std::unordered_map<std::uint64_t, kv_store::StripedStore::Handle> load_of_;  // by tag
   std::map<kv_store::StripedStore::Handle, Save> saves_;
   std::vector<kv_store::StoreEvent> events_;
-  base::Nanos last_room_{0};
   std::uint64_t evictions_ = 0;
 };
 

@@ -46,19 +46,21 @@ Opened open_network(const std::string& address) {
 base::Result<TargetList> open_targets(std::span<const std::string> specs, std::uint64_t directory_bytes,
                                       std::uint64_t shard_bytes) {
   const auto remote = [](const std::string& spec) { return spec.find("://") != std::string::npos; };
-  const auto directories = static_cast<std::uint64_t>(std::count_if(
-      specs.begin(), specs.end(), [&](const std::string& spec) { return !remote(spec); }));
+  const auto directories = static_cast<std::uint64_t>(
+      std::count_if(specs.begin(), specs.end(), [&](const std::string& spec) { return !remote(spec); }));
   TargetList list;
   for (const std::string& spec : specs) {
-    Opened target = base::fail(base::Code::kInvalidArgument,
-                               fmt::format("'{}' is no place for shards: give a directory, tcp://host:port or "
-                                           "redis://host:port",
-                                           spec),
-                               "pool.targets");
+    Opened target =
+        base::fail(base::Code::kInvalidArgument,
+                   fmt::format("'{}' is no place for shards: give a directory, tcp://host:port or "
+                               "redis://host:port",
+                               spec),
+                   "pool.targets");
     if (starts(spec, "tcp://"))
       target = open_network(spec.substr(6));
     else if (!remote(spec))
-      target = open_directory(starts(spec, "dir:") ? spec.substr(4) : spec, directory_bytes / directories, shard_bytes);
+      target = open_directory(starts(spec, "dir:") ? spec.substr(4) : spec, directory_bytes / directories,
+                              shard_bytes);
     if (!target) return tl::unexpected(target.error());
     if (const auto space = (*target)->space()) list.capacity_bytes += space->capacity_bytes;
     list.targets.push_back(std::move(*target));

@@ -175,6 +175,14 @@ void Channels::probe(TargetId id, base::Nanos now) {
   channels_[id].target->submit({&outgoing.request, 1});
 }
 
+void Channels::ask_alive(TargetId id, base::Nanos now) {
+  Channel& channel = channels_[id];
+  if (!channel.health.usable() || (channel.asking && now - channel.asked < options_.request_timeout)) return;
+  channel.asking = true;
+  channel.asked = now;
+  probe(id, now);
+}
+
 void Channels::complete(TargetId id, const Completion& completion, base::Nanos now,
                         std::vector<Answer>& answers, std::vector<Turn>& turns) {
   const auto at = static_cast<std::uint32_t>(completion.tag);
@@ -184,6 +192,7 @@ void Channels::complete(TargetId id, const Completion& completion, base::Nanos n
   const Slot slot = slots_[at];
   free_slot(at);
   const bool failed = completion.outcome == Outcome::kFailed;
+  if (slot.probe) channels_[id].asking = false;
   if (slot.answered) {
     ++counters_.late;
   } else if (!slot.probe) {
@@ -192,6 +201,8 @@ void Channels::complete(TargetId id, const Completion& completion, base::Nanos n
       channels_[id].latency.add(now - slot.since);
   }
   if (failed) ++counters_.failures;
+  // A disk that takes no more writes may still be read: whether the target lives is asked by a read.
+  if (failed && !slot.probe && slot.verb != Verb::kRead) return ask_alive(id, now);
   // A late answer proves life too, but of a dead target only that to a probe does.
   if (completion.outcome != Outcome::kCancelled && (slot.probe || channels_[id].health.usable()))
     observe(id, failed ? TargetHealth::Event::kFailure : TargetHealth::Event::kAnswer, now, answers, turns);
@@ -233,6 +244,7 @@ void Channels::replace(TargetId id, std::unique_ptr<kv_target::Target> target, s
     if (slots_[at].used && slots_[at].target == id) free_slot(at);
   channels_[id].health = TargetHealth(options_.health);
   channels_[id].latency = {};
+  channels_[id].asking = false;
   open(channels_[id]);
 }
 

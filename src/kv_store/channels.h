@@ -89,6 +89,8 @@ class Channels {
     std::uint64_t bytes = 0, bytes_most = 0;
     std::uint32_t requests = 0, requests_most = 0;
     bool immediate = false;
+    bool asking = false;  // after a failed write: a small read is under way since `asked`
+    base::Nanos asked{0};
     std::vector<std::byte> probe_buffer;
   };
   void open(Channel& channel);
@@ -102,6 +104,8 @@ class Channels {
   void give_up(TargetId id, std::vector<Answer>& answers);
   void check_time(base::Nanos now, std::vector<Answer>& answers, std::vector<Turn>& turns);
   void probe(TargetId id, base::Nanos now);
+  /// After a write that failed; the answer to a small read counts.
+  void ask_alive(TargetId id, base::Nanos now);
 
   Options options_;
   BufferPool& pool_;

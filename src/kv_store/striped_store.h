@@ -6,6 +6,7 @@
 #include <optional>
 #include <queue>
 #include <span>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -70,6 +71,8 @@ class StripedStore {
   const PlaceMap& map() const { return map_; }
   const StoreCounters& counters() const { return counters_; }
   const Channels& channels() const { return channels_; }
+  /// Why a target's requests fail at present; empty while all is well.
+  std::string trouble(TargetId id) { return channels_.target(id).trouble(); }
   /// Of all targets that answer.
   kv_target::Space space();
 
