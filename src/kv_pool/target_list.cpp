@@ -7,6 +7,7 @@
 
 #include "base/units.h"
 #include "kv_remote/net/network_target.h"
+#include "kv_remote/redis/redis_target.h"
 #include "kv_target/file_target.h"
 
 namespace trimtab::kv_pool {
@@ -41,6 +42,15 @@ Opened open_network(const std::string& address) {
   return std::unique_ptr<kv_target::Target>(std::move(*target));
 }
 
+Opened open_redis(const std::string& address, std::uint64_t shard_bytes) {
+  kv_remote::RedisOptions options;
+  options.servers = {address};
+  options.shard_bytes = shard_bytes;
+  auto target = kv_remote::RedisTarget::open(std::move(options));
+  if (!target) return tl::unexpected(target.error());
+  return std::unique_ptr<kv_target::Target>(std::move(*target));
+}
+
 }  // namespace
 
 base::Result<TargetList> open_targets(std::span<const std::string> specs, std::uint64_t directory_bytes,
@@ -58,6 +68,8 @@ base::Result<TargetList> open_targets(std::span<const std::string> specs, std::u
                    "pool.targets");
     if (starts(spec, "tcp://"))
       target = open_network(spec.substr(6));
+    else if (starts(spec, "redis://"))
+      target = open_redis(spec.substr(8), shard_bytes);
     else if (!remote(spec))
       target = open_directory(starts(spec, "dir:") ? spec.substr(4) : spec, directory_bytes / directories,
                               shard_bytes);
