@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
-#include "apps/pool_plan.h"
 #include "apps/pool_commands.h"
+#include "apps/pool_plan.h"
 #include "policy/placement/rebuild.h"
 #include "policy/placement/resize.h"
 #include "report/table.h"
