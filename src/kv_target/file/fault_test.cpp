@@ -1,11 +1,6 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,6 +8,7 @@
 #include <fstream>
 
 #include "kv_target/file/testing/child.h"
+#include "kv_target/file/testing/small_target.h"
 #include "kv_target/file/testing/temp_directory.h"
 #include "kv_target/file/testing/wrapped_engine.h"
 #include "kv_target/file_target.h"
@@ -21,33 +17,6 @@
 namespace trimtab::kv_target::file::testing {
 namespace {
 
-using kv_target::testing::content_of;
-using kv_target::testing::Driver;
-using kv_target::testing::shard_name;
-
-FileTarget::Options plain(const std::string& directory) {
-  FileTarget::Options options;
-  options.directory = directory;
-  options.capacity_bytes = 4U << 20;
-  options.shard_bytes = 1U << 20;
-  options.layout.file_bytes = 1U << 20;
-  options.staging_bytes = 1U << 18;
-  return options;
-}
-std::unique_ptr<FileTarget> open(const FileTarget::Options& options) {
-  auto target = FileTarget::open(options);
-  EXPECT_TRUE(target) << (target ? "" : base::to_string(target.error()));
-  return target ? std::move(*target) : nullptr;
-}
-std::vector<std::byte> content(std::uint64_t n, std::uint64_t version = 0) {
-  return content_of(shard_name(n), 12'000, version);
-}
-Outcome write(Target& target, std::uint64_t n, std::uint64_t version = 0) {
-  return Driver(target).write(shard_name(n), content(n, version));
-}
-std::optional<std::vector<std::byte>> read(Target& target, std::uint64_t n) {
-  return Driver(target).content(shard_name(n));
-}
 Outcome outcome_of_read(Target& target, std::uint64_t n) {
   std::vector<std::byte> buffer(20'000);
   return Driver(target).read(shard_name(n), buffer).outcome;
@@ -334,70 +303,6 @@ TEST(FileFault, ClocksMayJump) {
     }
   }
   EXPECT_EQ(read(*open(plain(directory.path())), 1), content(1, 4));
-}
-
-TEST(FileFault, WithoutIoUringThreadsDoIt) {
-  const TempDirectory directory(TempDirectory::memory());
-  in_child([&] {
-    sock_filter rules[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    sock_fprog program{4, rules};
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
-        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
-      return kSkip;
-    auto target = open(plain(directory.path()));
-    EXPECT_NE(target->describe().find("4 threads (io_uring: Operation not permitted)"), std::string::npos)
-        << target->describe();
-    EXPECT_EQ(write(*target, 1), Outcome::kDone);
-    EXPECT_EQ(read(*target, 1), content(1));
-    return 0;
-  });
-}
-
-TEST(FileFault, WhereODirectIsRefusedTheKernelBuffers) {
-  const TempDirectory directory(TempDirectory::memory());
-  in_child([&] {
-    const auto flags = static_cast<std::uint32_t>(offsetof(seccomp_data, args[2]));
-    sock_filter rules[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat, 0, 3),
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, flags),
-        BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, O_DIRECT, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    sock_fprog program{6, rules};
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
-        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
-      return kSkip;
-    auto target = open(plain(directory.path()));
-    EXPECT_NE(target->describe().find("buffered by the kernel (O_DIRECT is refused: Invalid argument)"),
-              std::string::npos)
-        << target->describe();
-    EXPECT_EQ(write(*target, 1), Outcome::kDone);
-    EXPECT_EQ(read(*target, 1), content(1));
-    return 0;
-  });
-}
-
-TEST(FileFault, WithoutLockedMemoryItServesAllTheSame) {
-  const TempDirectory directory(TempDirectory::memory());
-  in_child([&] {
-    if (geteuid() == 0 && (chown(directory.path().c_str(), 65'534, 65'534) != 0)) return kSkip;
-    const rlimit little{160U << 10, 160U << 10};  // enough for the ring, not for the memory
-    if (setrlimit(RLIMIT_MEMLOCK, &little) != 0) return kSkip;
-    if (geteuid() == 0 && setresuid(65'534, 65'534, 65'534) != 0) return kSkip;
-    auto target = open(plain(directory.path()));
-    EXPECT_NE(target->describe().find("buffers not registered (Cannot allocate memory)"), std::string::npos)
-        << target->describe();
-    EXPECT_EQ(write(*target, 1), Outcome::kDone);
-    EXPECT_EQ(read(*target, 1), content(1));
-    return 0;
-  });
 }
 
 }  // namespace
