@@ -109,7 +109,6 @@ void add_kv_loader(CLI::App& app) {
     run_loaded(*options, [](const Instance& instance) {
       kv_pool::LoaderOptions loader;
       loader.socket_path = instance.runtime_dir + "/kv.sock";
-      loader.segment_path = instance.shm_dir + "/pool";
       const model::PoolConfig& pool = instance.config.pool;
       if (!pool.targets.empty())
         loader.targets = pool.targets;

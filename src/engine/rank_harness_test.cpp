@@ -100,7 +100,6 @@ pid_t RankHarness::spawn_pool() {
   std::signal(SIGTERM, [](int) { pool_stop.store(true); });
   kv_pool::LoaderOptions options;
   options.socket_path = kv_socket();
-  options.segment_path = shm_ + "/pool";
   if (!setup_.pool_directory.empty()) options.targets = {setup_.pool_directory};
   options.kv.block_bytes = base::Bytes{static_cast<std::int64_t>(setup_.block_bytes)};
   options.memory_bytes = 64 * setup_.block_bytes;

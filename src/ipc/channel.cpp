@@ -11,11 +11,14 @@
 #include <cstring>
 #include <utility>
 
+#include "base/check.h"
 #include "ipc/steady_clock.h"
 
 namespace trimtab::ipc {
 
 namespace {
+
+constexpr std::size_t kDescriptorsMost = 16;
 
 base::Error system_error(const std::string& what) {
   return {base::Code::kIo, fmt::format("{}: {}", what, std::strerror(errno)), "ipc"};
@@ -116,10 +119,12 @@ base::Result<Channel> Channel::connect(const std::string& path, base::Nanos pati
 Channel& Channel::operator=(Channel&& other) noexcept {
   std::swap(fd_, other.fd_);
   std::swap(splitter_, other.splitter_);
+  std::swap(descriptors_, other.descriptors_);
   return *this;
 }
 
 Channel::~Channel() {
+  for (const int fd : descriptors_) close(fd);
   if (fd_ >= 0) close(fd_);
 }
 
@@ -148,11 +153,54 @@ base::Result<std::optional<Frame>> Channel::receive(base::Nanos timeout) {
     auto frame = splitter_.next();
     if (!frame || frame->has_value()) return frame;
     if (!wait_ready(fd_, POLLIN, timeout)) return std::optional<Frame>{};
-    const ssize_t n = ::recv(fd_, piece.data(), piece.size(), 0);
-    if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (n <= 0) return base::fail(base::Code::kUnavailable, "the peer closed the connection", "ipc");
-    splitter_.append({piece.data(), static_cast<std::size_t>(n)});
+    const auto n = receive_some(piece);
+    if (!n) return tl::unexpected(n.error());
+    splitter_.append({piece.data(), *n});
   }
+}
+
+base::Result<std::size_t> Channel::receive_some(std::span<std::byte> piece) {
+  iovec where{piece.data(), piece.size()};
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(kDescriptorsMost * sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &where;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  const ssize_t n = ::recvmsg(fd_, &message, MSG_CMSG_CLOEXEC);
+  if (n < 0 && (errno == EINTR || errno == EAGAIN)) return 0;
+  if (n <= 0) return base::fail(base::Code::kUnavailable, "the peer closed the connection", "ipc");
+  for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr; part = CMSG_NXTHDR(&message, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    const std::size_t had = descriptors_.size();
+    descriptors_.resize(had + count);
+    std::memcpy(descriptors_.data() + had, CMSG_DATA(part), count * sizeof(int));
+  }
+  return static_cast<std::size_t>(n);
+}
+
+bool Channel::peer_gone() const {
+  pollfd item{fd_, POLLRDHUP, 0};
+  return ::poll(&item, 1, 0) > 0 && (item.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
+}
+
+bool send_with_descriptors(int fd, const Frame& frame, std::span<const int> descriptors) {
+  TRIMTAB_CHECK(!descriptors.empty() && descriptors.size() <= kDescriptorsMost);
+  std::vector<std::byte> bytes = pack(frame);
+  iovec where{bytes.data(), bytes.size()};
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(kDescriptorsMost * sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &where;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
+  cmsghdr* part = CMSG_FIRSTHDR(&message);
+  part->cmsg_level = SOL_SOCKET;
+  part->cmsg_type = SCM_RIGHTS;
+  part->cmsg_len = CMSG_LEN(descriptors.size_bytes());
+  std::memcpy(CMSG_DATA(part), descriptors.data(), descriptors.size_bytes());
+  return ::sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(bytes.size());
 }
 
 void Channel::shutdown() {

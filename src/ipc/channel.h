@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -42,7 +43,10 @@ class Channel {
  public:
   static base::Result<Channel> connect(const std::string& path, base::Nanos patience);
   explicit Channel(int fd) : fd_(fd) {}
-  Channel(Channel&& other) noexcept : fd_(other.fd_), splitter_(std::move(other.splitter_)) {
+  Channel(Channel&& other) noexcept
+      : fd_(other.fd_),
+        splitter_(std::move(other.splitter_)),
+        descriptors_(std::exchange(other.descriptors_, {})) {
     other.fd_ = -1;
   }
   Channel& operator=(Channel&& other) noexcept;
@@ -51,14 +55,25 @@ class Channel {
   base::Status send(const Frame& frame);
   /// Waits up to `timeout` for a frame; nothing on the timeout, kUnavailable when the peer closed.
   base::Result<std::optional<Frame>> receive(base::Nanos timeout = base::kForever);
+  /// Descriptors that came with what was received; the caller's from now on. Those that nobody takes are
+  /// closed with the channel.
+  std::vector<int> take_descriptors() { return std::exchange(descriptors_, {}); }
+  /// The peer has ended or gone; never waits.
+  bool peer_gone() const;
   /// Makes a blocked `receive` of another thread return.
   void shutdown();
   int fd() const { return fd_; }
 
  private:
+  base::Result<std::size_t> receive_some(std::span<std::byte> piece);
   int fd_ = -1;
   FrameSplitter splitter_;
+  std::vector<int> descriptors_;
 };
+
+/// Sends a frame at once or not at all, with descriptors for the peer (at most 16), which stay the caller's
+/// too. False: the socket is full, or gone.
+bool send_with_descriptors(int fd, const Frame& frame, std::span<const int> descriptors);
 
 /// Listens on a Unix socket path (an old file of that name is replaced).
 class Listener {

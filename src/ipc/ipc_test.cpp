@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -132,6 +133,54 @@ TEST(Segment, TooLittleRoomIsAnErrorNow) {
   EXPECT_EQ(huge.error().code, base::Code::kResourceExhausted);
   EXPECT_NE(huge.error().message.find("kv_blocks"), std::string::npos);
   EXPECT_FALSE(std::filesystem::exists("/dev/shm/trimtab-ipc-huge"));
+}
+
+// What one process made reaches another by descriptor, and no file system ever sees it.
+TEST(Segment, PassedOnByDescriptor) {
+  for (const bool huge_pages : {false, true}) {
+    auto segment = Segment::anonymous("trimtab-test", 8'192, huge_pages);
+    ASSERT_TRUE(segment) << base::to_string(segment.error());
+    EXPECT_GE(segment->size(), 8'192U);
+    segment->data()[5'000] = std::byte{7};
+    int ends[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+      Channel mine(ends[1]);
+      const auto frame = mine.receive(kSecond * 10);
+      const auto fds = mine.take_descriptors();
+      if (!frame || !frame->has_value() || (*frame)->type != 9 || fds.size() != 1) _exit(1);
+      auto theirs = Segment::adopt(fds[0]);
+      if (!theirs || theirs->data()[5'000] != std::byte{7}) _exit(2);
+      if (ftruncate(theirs->fd(), 4'096) == 0) _exit(3);
+      theirs->data()[5'001] = std::byte{8};
+      _exit(0);
+    }
+    close(ends[1]);
+    const int fds[] = {segment->fd()};
+    ASSERT_TRUE(send_with_descriptors(ends[0], {9, {std::byte{1}}}, fds));
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(WEXITSTATUS(status), 0);
+    EXPECT_EQ(segment->data()[5'001], std::byte{8});
+    Channel parent(ends[0]);
+    EXPECT_TRUE(parent.peer_gone());
+  }
+}
+
+TEST(Segment, MemoryThatAPeerCouldCutShortIsNotMapped) {
+  const int fd = memfd_create("trimtab-test", MFD_CLOEXEC);
+  ASSERT_EQ(ftruncate(fd, 4'096), 0);
+  const auto mapped = Segment::adopt(fd);
+  ASSERT_FALSE(mapped);
+  EXPECT_EQ(mapped.error().code, base::Code::kInvalidArgument);
+}
+
+TEST(Segment, MoreThanTheMachineHasIsAnErrorNow) {
+  const auto huge = Segment::anonymous("trimtab-test", 1UL << 50, true);
+  ASSERT_FALSE(huge);
+  EXPECT_EQ(huge.error().code, base::Code::kResourceExhausted);
+  EXPECT_NE(huge.error().message.find("lower memory_bytes"), std::string::npos);
 }
 
 TEST(Futex, WakesAcrossProcessesAndTimesOut) {

@@ -17,7 +17,9 @@
 #include "ipc/channel.h"
 #include "ipc/segment.h"
 #include "ipc/steady_clock.h"
+#include "kv_pool/fetch_desk.h"
 #include "kv_pool/pool_store.h"
+#include "kv_pool/progress_ring.h"
 #include "kv_pool/target_list.h"
 
 namespace trimtab::kv_pool {
@@ -35,13 +37,22 @@ std::uint64_t epoch_of_start() {
   return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(t.tv_nsec);
 }
 
+FetchDesk::Limits desk_limits(const LoaderOptions& options, std::uint64_t slots) {
+  FetchDesk::Limits limits;
+  // One user cannot hold so much that there is nothing for another, and all of them leave room for puts.
+  limits.slots.held_per_client = static_cast<std::uint32_t>(std::max<std::uint64_t>(1, slots / 2));
+  limits.slots.held_in_all = static_cast<std::uint32_t>(slots - std::max<std::uint64_t>(1, slots / 8));
+  limits.loads_most = std::max(1U, options.loads_most);
+  limits.layers = std::max(1U, static_cast<std::uint32_t>(options.kv.layer_bytes.size()));
+  return limits;
+}
+
 class Loader {
  public:
   static base::Result<std::unique_ptr<Loader>> start(const LoaderOptions& options);
   void serve(const std::atomic<bool>& stop);
   ~Loader() {
     for (auto& [id, connection] : connections_) close(connection.fd);
-    ipc::Segment::remove(options_.segment_path);
     unlink(options_.socket_path.c_str());
   }
 
@@ -50,6 +61,7 @@ class Loader {
     int fd = -1;
     bool welcomed = false;
     ipc::FrameSplitter splitter;
+    RingWriter ring;
   };
 
   explicit Loader(const LoaderOptions& options) : options_(options) {}
@@ -61,9 +73,13 @@ class Loader {
   bool read_from(ClientId id, Connection& connection);
   bool handle(ClientId id, Connection& connection, const ipc::Frame& frame);
   bool handle_hello(Connection& connection, const ipc::Frame& frame);
+  bool handle_fetch(ClientId id, Connection& connection, const ipc::Frame& frame);
+  bool handle_put(ClientId id, Connection& connection, const ipc::Frame& frame);
   bool handle_data(ClientId id, Connection& connection, const ipc::Frame& frame);
   void drop(ClientId id);
   void deliver();
+  void post_progress();
+  PoolStats stats() const;
 
   template <class M>
   bool send(Connection& connection, const M& message) {
@@ -75,10 +91,11 @@ class Loader {
 
   LoaderOptions options_;
   std::uint64_t slot_stride_ = 0;
-  ipc::Segment segment_;
+  ipc::Segment arena_;
   std::unique_ptr<StoreTier> tier_;
   ipc::SteadyClock clock_;
   std::unique_ptr<PoolStore> store_;
+  std::unique_ptr<FetchDesk> desk_;
   std::optional<ipc::Listener> listener_;
   std::map<ClientId, Connection> connections_;
   ClientId next_client_ = 1;
@@ -93,6 +110,8 @@ base::Status Loader::open_tier(std::uint64_t& blocks) {
   tier.eviction = options_.eviction;
   blocks = targets->capacity_bytes / (kv_code::kShards * on_disk(layout->shard_bytes));
   tier.capacity_blocks = blocks;
+  // The first layer of every block before the rest of any: computing can begin with it.
+  tier.store.first_layers = layout->layers.size() > 1 ? 1 : 0;
   tier.store.layout = std::move(*layout);
   auto opened = StoreTier::open(std::move(targets->targets), std::move(tier), clock_.now());
   if (!opened) return tl::unexpected(opened.error());
@@ -115,12 +134,14 @@ base::Result<std::unique_ptr<Loader>> Loader::start(const LoaderOptions& options
   }
   std::uint64_t tier_blocks = 0;
   if (!options.targets.empty()) TRIMTAB_TRY(loader->open_tier(tier_blocks));
-  auto segment = ipc::Segment::create(options.segment_path, slots * stride);
-  if (!segment) return tl::unexpected(segment.error());
-  loader->segment_ = std::move(*segment);
+  auto arena = ipc::Segment::anonymous("trimtab-pool", slots * stride, options.huge_pages);
+  if (!arena) return tl::unexpected(arena.error());
+  loader->arena_ = std::move(*arena);
   loader->slot_stride_ = stride;
-  loader->store_ = std::make_unique<PoolStore>(loader->segment_.bytes(), stride, block_bytes,
-                                               epoch_of_start(), loader->tier_.get(), tier_blocks);
+  loader->store_ =
+      std::make_unique<PoolStore>(loader->arena_.bytes().first(slots * stride), stride, block_bytes,
+                                  epoch_of_start(), loader->tier_.get(), tier_blocks);
+  loader->desk_ = std::make_unique<FetchDesk>(*loader->store_, desk_limits(options, slots));
   // Users dial this path, so it comes last: whoever gets in is served.
   auto listener = ipc::Listener::bind(options.socket_path);
   if (!listener) return tl::unexpected(listener.error());
@@ -147,6 +168,10 @@ void Loader::turn(int timeout_ms, bool serving) {
     const std::int64_t until = (tier_->next_wake() - clock_.now()).value;
     timeout_ms = static_cast<int>(std::clamp<std::int64_t>((until + 999'999) / 1'000'000, 0, timeout_ms));
   }
+  const std::int64_t deadline = (desk_->next_wake() - clock_.now()).value;
+  timeout_ms = static_cast<int>(std::clamp<std::int64_t>((deadline + 999'999) / 1'000'000, 0, timeout_ms));
+  for (const auto& [id, connection] : connections_)
+    if (connection.ring.waiting() > 0) timeout_ms = std::min(timeout_ms, 1);  // its reader may have made room
   if (poll(items.data(), items.size(), timeout_ms) < 0) return;  // a signal: the caller looks at `stop`
   store_->at(clock_.now());
   for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -165,6 +190,7 @@ void Loader::accept_one() {
 void Loader::drop(ClientId id) {
   close(connections_.at(id).fd);
   connections_.erase(id);
+  desk_->leave(id);
   store_->leave(id);
 }
 
@@ -185,11 +211,13 @@ bool Loader::read_from(ClientId id, Connection& connection) {
 bool Loader::handle_hello(Connection& connection, const ipc::Frame& frame) {
   const auto hello = wire::from_frame<protocol::Hello>(frame);
   if (!hello) return false;
-  protocol::Welcome welcome{{},
-                            options_.segment_path,
-                            static_cast<std::uint32_t>(store_->stats().memory_slots),
-                            slot_stride_,
-                            block_bytes()};
+  const FetchDesk::Limits limits = desk_limits(options_, store_->stats().memory_slots);
+  protocol::Welcome welcome;
+  welcome.slots = static_cast<std::uint32_t>(store_->stats().memory_slots);
+  welcome.slot_stride = slot_stride_;
+  welcome.block_bytes = block_bytes();
+  welcome.layers = limits.layers;
+  welcome.held_most = std::min(limits.slots.held_per_client, limits.slots.held_in_all);
   if (hello->version != protocol::kVersion) {
     welcome.refusal = fmt::format("the pool speaks version {}, this process {}: restart it from one build",
                                   protocol::kVersion, hello->version);
@@ -197,8 +225,16 @@ bool Loader::handle_hello(Connection& connection, const ipc::Frame& frame) {
     welcome.refusal = fmt::format("the pool holds blocks of {} bytes, this process has blocks of {}",
                                   block_bytes(), hello->block_bytes);
   }
-  connection.welcomed = welcome.refusal.empty();
-  return send(connection, welcome);
+  if (!welcome.refusal.empty()) return send(connection, welcome);
+  auto ring = RingWriter::make(std::max(1U, options_.ring_entries));
+  if (!ring) {
+    welcome.refusal = ring.error().message;
+    return send(connection, welcome);
+  }
+  connection.ring = std::move(*ring);
+  connection.welcomed = true;
+  const int descriptors[] = {arena_.fd(), connection.ring.fd()};
+  return ipc::send_with_descriptors(connection.fd, wire::to_frame(welcome), descriptors);
 }
 
 bool Loader::handle(ClientId id, Connection& connection, const ipc::Frame& frame) {
@@ -214,10 +250,13 @@ bool Loader::handle(ClientId id, Connection& connection, const ipc::Frame& frame
     return !answer || send(connection, *answer);
   }
   if (type == protocol::AskStats::kType) {
-    protocol::Stats stats{store_->stats()};
-    stats.stats.clients = connections_.size();
-    return send(connection, stats);
+    return send(connection, protocol::Stats{stats()});
   }
+  if (type == protocol::Fetch::kType || type == protocol::CancelFetch::kType ||
+      type == protocol::Release::kType)
+    return handle_fetch(id, connection, frame);
+  if (type == protocol::Put::kType || type == protocol::Commit::kType)
+    return handle_put(id, connection, frame);
   return handle_data(id, connection, frame);
 }
 
@@ -233,19 +272,55 @@ bool Loader::handle_data(ClientId id, Connection& connection, const ipc::Frame& 
     const auto unpin = wire::from_frame<protocol::Unpin>(frame);
     return unpin && store_->unpin(id, unpin->slot, unpin->corrupt != 0);
   }
-  if (type == protocol::Put::kType) {
+  return false;
+}
+
+bool Loader::handle_put(ClientId id, Connection& connection, const ipc::Frame& frame) {
+  if (wire::type_of(frame) == protocol::Put::kType) {
     const auto put = wire::from_frame<protocol::Put>(frame);
     if (!put) return false;
     std::optional<BlockKey> parent;
     if (put->has_parent != 0) parent = put->parent;
     return send(connection, store_->put(id, put->key, parent));
   }
-  if (type == protocol::Commit::kType) {
-    const auto commit = wire::from_frame<protocol::Commit>(frame);
-    return commit && store_->commit(id, commit->slot, commit->checksum) &&
-           send(connection, protocol::Committed{});
+  const auto commit = wire::from_frame<protocol::Commit>(frame);
+  return commit && store_->commit(id, commit->slot, commit->checksum) &&
+         send(connection, protocol::Committed{});
+}
+
+bool Loader::handle_fetch(ClientId id, Connection& connection, const ipc::Frame& frame) {
+  const wire::Type type = wire::type_of(frame);
+  if (type == protocol::Fetch::kType) {
+    const auto fetch = wire::from_frame<protocol::Fetch>(frame);
+    return fetch && desk_->fetch(id, *fetch, clock_.now());
   }
-  return false;
+  if (type == protocol::CancelFetch::kType) {
+    const auto cancel = wire::from_frame<protocol::CancelFetch>(frame);
+    if (!cancel) return false;
+    desk_->cancel(id, cancel->plan);
+    connection.ring.drop(cancel->plan);
+    return true;
+  }
+  const auto release = wire::from_frame<protocol::Release>(frame);
+  return release && desk_->release(id, release->plan, release->blocks, release->corrupt != 0);
+}
+
+PoolStats Loader::stats() const {
+  PoolStats stats = store_->stats();
+  desk_->count(stats);
+  stats.clients = connections_.size();
+  for (const auto& [id, connection] : connections_) stats.ring_waiting += connection.ring.waiting();
+  return stats;
+}
+
+void Loader::post_progress() {
+  for (const FetchDesk::Post& post : desk_->take_posts())
+    if (const auto found = connections_.find(post.client); found != connections_.end())
+      found->second.ring.push(post.entry);
+  std::vector<ClientId> broken;
+  for (auto& [id, connection] : connections_)
+    if (!connection.ring.flush()) broken.push_back(id);
+  for (const ClientId id : broken) drop(id);
 }
 
 void Loader::deliver() {
@@ -256,6 +331,8 @@ void Loader::deliver() {
   };
   for (const auto& [id, got] : answers.gets) answer(id, got);
   for (const auto& [id, flushed] : answers.flushes) answer(id, flushed);
+  desk_->advance(answers.leases, clock_.now());
+  post_progress();
   // Not fmt::print: it throws where the line cannot be written, and the log may lie on the disk that is full.
   for (const std::string& error : answers.disk_errors)
     std::fputs(fmt::format("kv-loader: {}: {}\n", fmt::join(options_.targets, ", "), error).c_str(), stderr);

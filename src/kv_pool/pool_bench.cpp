@@ -21,7 +21,6 @@ struct Pool {
   kv_pool::LoaderOptions options(std::uint64_t block_bytes, std::uint64_t slots) const {
     kv_pool::LoaderOptions options;
     options.socket_path = directory.path("kv.sock");
-    options.segment_path = directory.path("segment");
     options.memory_bytes = slots * (block_bytes + 4096);
     options.kv.block_bytes = base::Bytes{static_cast<std::int64_t>(block_bytes)};
     return options;

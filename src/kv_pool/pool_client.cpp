@@ -7,10 +7,11 @@
 #include <mutex>
 #include <utility>
 
-#include "ipc/channel.h"
-#include "ipc/segment.h"
+#include "base/check.h"
 #include "ipc/steady_clock.h"
 #include "kv_pool/content_checksum.h"
+#include "kv_pool/fetch_ticket_state.h"
+#include "kv_pool/pool_link.h"
 #include "kv_pool/protocol.h"
 
 namespace trimtab::kv_pool {
@@ -30,9 +31,8 @@ struct PoolClient::Impl {
   std::string socket_path;
   ClientOptions options;
   std::mutex mutex;
-  std::optional<ipc::Channel> channel;
-  ipc::Segment segment;
-  protocol::Welcome pool;
+  std::shared_ptr<PoolLink> link;
+  std::uint64_t block_bytes = 0;  // of the last pool that answered
   base::Nanos pause = kPauseMin;  // after the next failure
   base::Nanos closed_until{0};    // no dialling before
   std::string last_failure;
@@ -58,27 +58,21 @@ struct PoolClient::Impl {
 };
 
 base::Status PoolClient::Impl::dial(base::Nanos patience) {
-  auto dialled = ipc::Channel::connect(socket_path, patience);
-  if (!dialled) return unavailable(dialled.error().message);
-  TRIMTAB_TRY(dialled->send(wire::to_frame(protocol::Hello{protocol::kVersion, options.block_bytes})));
-  auto frame = dialled->receive(std::max(patience, options.timeout));
-  if (!frame) return tl::unexpected(frame.error());
-  if (!frame->has_value()) return unavailable("the loader does not answer on " + socket_path);
-  auto welcome = wire::from_frame<protocol::Welcome>(**frame);
-  if (!welcome) return tl::unexpected(welcome.error());
-  if (!welcome->refusal.empty()) return base::fail(base::Code::kInvalidArgument, welcome->refusal, "kv_pool");
-  auto mapped = ipc::Segment::open(welcome->segment);
-  if (!mapped) return tl::unexpected(mapped.error());
-  if (mapped->size() < welcome->slots * welcome->slot_stride)
-    return unavailable("the pool's segment is smaller than it says: the loader was just restarted");
-  channel.emplace(std::move(*dialled));
-  segment = std::move(*mapped);
-  pool = std::move(*welcome);
+  auto dialled = PoolLink::dial(socket_path, options.block_bytes, patience, options.timeout);
+  if (!dialled) return tl::unexpected(dialled.error());
+  link = std::move(*dialled);
+  block_bytes = link->pool().block_bytes;
   return {};
 }
 
 base::Status PoolClient::Impl::ensure_connected() {
-  if (channel) return {};
+  if (link != nullptr) {
+    // A ticket may have found out that the loader is gone.
+    auto alive = link->alive();
+    if (alive) return {};
+    hang_up(alive.error());
+    return alive;
+  }
   if (clock.now() < closed_until) return unavailable("the pool is down: " + last_failure);
   if (auto dialled = dial(base::Nanos{0}); !dialled) {
     hang_up(dialled.error());
@@ -89,14 +83,15 @@ base::Status PoolClient::Impl::ensure_connected() {
 
 base::Status PoolClient::Impl::ready_for(std::size_t bytes) {
   TRIMTAB_TRY(ensure_connected());
-  if (bytes == pool.block_bytes) return {};
+  if (bytes == block_bytes) return {};
   return base::fail(base::Code::kInvalidArgument,
-                    fmt::format("a buffer of {} bytes, the pool's blocks have {}", bytes, pool.block_bytes),
+                    fmt::format("a buffer of {} bytes, the pool's blocks have {}", bytes, block_bytes),
                     "kv_pool");
 }
 
 void PoolClient::Impl::hang_up(const base::Error& reason) {
-  channel.reset();
+  if (link != nullptr) link->fail(reason);
+  link.reset();
   last_failure = reason.message;
   closed_until = clock.now() + pause;
   pause = std::min(pause * 2, kPauseMax);
@@ -105,7 +100,7 @@ void PoolClient::Impl::hang_up(const base::Error& reason) {
 template <class Answer, class Question>
 base::Result<Answer> PoolClient::Impl::ask(const Question& question, base::Nanos timeout) {
   TRIMTAB_TRY(tell(question));
-  auto frame = channel->receive(timeout);
+  auto frame = link->receive(timeout);
   base::Result<Answer> answer =
       base::fail(base::Code::kUnavailable,
                  fmt::format("the pool gave no answer in {} ms", timeout.value / 1'000'000), "kv_pool");
@@ -125,19 +120,15 @@ base::Result<Answer> PoolClient::Impl::ask(const Question& question, base::Nanos
 template <class Message>
 base::Status PoolClient::Impl::tell(const Message& message) {
   TRIMTAB_TRY(ensure_connected());
-  auto sent = channel->send(wire::to_frame(message));
+  auto sent = link->send(wire::to_frame(message));
   if (!sent) hang_up(sent.error());
   return sent;
 }
 
 base::Result<std::span<std::byte>> PoolClient::Impl::slot(std::uint32_t number) {
-  if (number >= pool.slots) {
-    base::Error error{base::Code::kInternal, fmt::format("the pool named slot {} of {}", number, pool.slots),
-                      "kv_pool"};
-    hang_up(error);
-    return tl::unexpected(error);
-  }
-  return segment.bytes().subspan(number * pool.slot_stride, pool.block_bytes);
+  auto bytes = link->slot(number);
+  if (!bytes) hang_up(bytes.error());
+  return bytes;
 }
 
 PoolClient::PoolClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -188,6 +179,27 @@ base::Status PoolClient::get(BlockKey key, std::span<std::byte> destination) {
   return {};
 }
 
+base::Result<FetchTicket> PoolClient::fetch(std::span<const BlockKey> keys, base::Nanos deadline,
+                                            std::int32_t priority) {
+  TRIMTAB_CHECK(!keys.empty(), "a plan has blocks");
+  const std::lock_guard lock(impl_->mutex);
+  TRIMTAB_TRY(impl_->ensure_connected());
+  auto state = std::make_shared<FetchTicket::State>();
+  state->link = impl_->link;
+  for (const BlockKey key : keys) state->blocks.push_back({key, 0, 0, false, false, 0});
+  state->ready.resize(impl_->link->pool().layers);
+  // The link forgets the plan before the ticket's state goes.
+  state->id = impl_->link->open_plan([of = state.get()](const ProgressEntry& entry) { of->news(entry); });
+  FetchTicket ticket(state);
+  TRIMTAB_TRY(impl_->tell(protocol::Fetch{state->id, {keys.begin(), keys.end()}, deadline.value, priority}));
+  return ticket;
+}
+
+std::uint32_t PoolClient::fetch_blocks_most() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->link == nullptr ? 0 : impl_->link->pool().held_most;
+}
+
 base::Status PoolClient::put(BlockKey key, std::span<const std::byte> source,
                              std::optional<BlockKey> parent) {
   using protocol::PutOutcome;
@@ -229,7 +241,7 @@ base::Result<PoolStats> PoolClient::stats() {
 
 std::uint64_t PoolClient::block_bytes() const {
   const std::lock_guard lock(impl_->mutex);
-  return impl_->pool.block_bytes;
+  return impl_->block_bytes;
 }
 
 }  // namespace trimtab::kv_pool

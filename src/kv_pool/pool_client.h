@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "kv_pool/fetch_ticket.h"
 #include "kv_pool/pool_stats.h"
 #include "model/ids.h"
 
@@ -44,6 +45,12 @@ class PoolClient {
   /// Copies the block into `destination` (exactly block_bytes) and verifies it. kNotFound: no longer there;
   /// kDataLoss: damaged, and withdrawn; kResourceExhausted: the pool is too busy; kUnavailable.
   base::Status get(BlockKey key, std::span<std::byte> destination);
+  /// Asks for these blocks at once, to come in this order as room allows; returns without waiting. Until
+  /// `deadline` (an instant of ipc::SteadyClock) blocks may come; higher priorities go first. kUnavailable.
+  base::Result<FetchTicket> fetch(std::span<const BlockKey> keys, base::Nanos deadline = base::kForever,
+                                  std::int32_t priority = 0);
+  /// That this user may hold in the arena at a time, in all its plans.
+  std::uint32_t fetch_blocks_most() const;
   /// Stores the block (exactly block_bytes): visible to all at once, durable soon. A block that is present
   /// is skipped. `parent`, the key of the block before, keeps a chain's end evicted before its head.
   base::Status put(BlockKey key, std::span<const std::byte> source, std::optional<BlockKey> parent = {});

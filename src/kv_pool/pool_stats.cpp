@@ -42,6 +42,16 @@ std::string to_json(const PoolStats& s) {
       {"shards_repaired", s.shards_repaired},
       {"targets", s.targets},
       {"targets_dead", s.targets_dead},
+      {"store_reads", s.store_reads},
+      {"fetch_plans", s.fetch_plans},
+      {"fetch_plans_cancelled", s.fetch_plans_cancelled},
+      {"fetch_plans_late", s.fetch_plans_late},
+      {"fetch_plans_refused", s.fetch_plans_refused},
+      {"loads_shared", s.loads_shared},
+      {"loads_cancelled", s.loads_cancelled},
+      {"plans_open", s.plans_open},
+      {"blocks_held", s.blocks_held},
+      {"ring_waiting", s.ring_waiting},
   };
   std::string json = "{";
   for (const auto& [name, value] : fields)

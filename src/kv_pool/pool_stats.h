@@ -30,6 +30,11 @@ struct PoolStats {
   // Of the store: reads that computed a shard; shards found bad, and written again.
   std::uint64_t degraded_reads = 0, shards_bad = 0, shards_repaired = 0;
   std::uint64_t targets = 0, targets_dead = 0;  // gauges
+  std::uint64_t store_reads = 0;                // of blocks
+  // Of fetch plans. `loads_shared`: blocks that were being loaded for another already.
+  std::uint64_t fetch_plans = 0, fetch_plans_cancelled = 0, fetch_plans_late = 0, fetch_plans_refused = 0;
+  std::uint64_t loads_shared = 0, loads_cancelled = 0;
+  std::uint64_t plans_open = 0, blocks_held = 0, ring_waiting = 0;  // gauges
 
   template <class A>
   void visit(A& a) {
@@ -37,7 +42,9 @@ struct PoolStats {
       memory_only, match_requests, blocks_queried, blocks_hit, blocks_missed, gets_memory, gets_file,
       gets_stale, gets_refused, corrupt, puts_stored, puts_present, puts_refused, puts_abandoned,
       memory_evictions, file_evictions, file_writes, file_errors, recovered_entries, log_records_dropped,
-      degraded_reads, shards_bad, shards_repaired, targets, targets_dead);
+      degraded_reads, shards_bad, shards_repaired, targets, targets_dead, store_reads, fetch_plans,
+      fetch_plans_cancelled, fetch_plans_late, fetch_plans_refused, loads_shared, loads_cancelled, plans_open,
+      blocks_held, ring_waiting);
   }
 };
 

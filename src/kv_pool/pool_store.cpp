@@ -103,7 +103,7 @@ std::optional<protocol::Got> PoolStore::get(ClientId client, BlockKey key) {
     return protocol::Got{GetOutcome::kMissing, 0, 0};
   }
   if (started != in_progress_.end()) {
-    loads_[started->second].push_back(client);
+    loads_[started->second].gets.push_back(client);
     return {};
   }
   const auto slot = take_memory_slot();
@@ -111,11 +111,8 @@ std::optional<protocol::Got> PoolStore::get(ClientId client, BlockKey key) {
     ++counters_.gets_refused;
     return protocol::Got{GetOutcome::kRefused, 0, 0};
   }
-  slots_[*slot].state = State::kLoading;
-  slots_[*slot].key = key;
-  in_progress_[key] = *slot;
-  loads_[*slot].push_back(client);
-  tier_->load(key, bytes(*slot), *slot, base::kForever, 0, now_);
+  start_load(*slot, key, 0);
+  loads_[*slot].gets.push_back(client);
   return {};
 }
 
@@ -126,12 +123,15 @@ bool PoolStore::unpin(ClientId client, std::uint32_t slot, bool corrupt) {
   if (one == held->second.end()) return false;
   held->second.erase(one);
   if (held->second.empty()) pins_.erase(held);
-  if (corrupt && slots_[slot].state == State::kReady) {
-    ++counters_.corrupt;
-    withdraw_memory(slot);
-  }
+  if (corrupt) withdraw_corrupt(slot);
   drop_pin(slot);
   return true;
+}
+
+void PoolStore::withdraw_corrupt(std::uint32_t slot) {
+  if (slots_[slot].state != State::kReady) return;
+  ++counters_.corrupt;
+  withdraw_memory(slot);
 }
 
 void PoolStore::withdraw_memory(std::uint32_t slot) {
@@ -201,7 +201,7 @@ void PoolStore::leave(ClientId client) {
     grants_.erase(grant);
     ++counters_.puts_abandoned;
   }
-  for (auto& [slot, waiting] : loads_) std::erase(waiting, client);
+  for (auto& [slot, load] : loads_) std::erase(load.gets, client);
   losses_told_.erase(client);
   std::erase_if(flushes_, [client](const auto& flush) { return flush.first == client; });
 }
@@ -218,6 +218,7 @@ PoolStats PoolStore::stats() const {
     stats.file_evictions = tier_->evictions();
     const kv_store::StripedStore& store = tier_->store();
     const kv_store::StoreCounters& counters = store.counters();
+    stats.store_reads = counters.reads;
     stats.degraded_reads = counters.reads_degraded;
     stats.shards_repaired = counters.shards_repaired;
     stats.shards_bad =
@@ -229,6 +230,7 @@ PoolStats PoolStore::stats() const {
   stats.block_bytes = block_bytes_;
   stats.dirty_entries = undurable_.size();
   for (const auto& [client, slots] : pins_) stats.pins += slots.size();
+  stats.pins += leases_;
   stats.memory_only = tier_ != nullptr && !failing_ ? 0 : 1;
   return stats;
 }

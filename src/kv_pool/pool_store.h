@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "kv/prefix_index.h"
+#include "kv_pool/fetch_scheduler.h"
 #include "kv_pool/pool_stats.h"
+#include "kv_pool/progress_ring.h"
 #include "kv_pool/protocol.h"
 #include "kv_pool/store_tier.h"
 
 namespace trimtab::kv_pool {
-
-using ClientId = std::uint64_t;
 
 /// What the pool holds and who uses it: the loader without its sockets. One thread.
 ///
@@ -39,6 +39,21 @@ class PoolStore {
   /// False when the client holds no such pin (it breaks the protocol).
   bool unpin(ClientId client, std::uint32_t slot, bool corrupt);
 
+  /// One block of a fetch plan, by a number of its owner's (fetch_desk). Its slot is pinned from the first
+  /// answer that names it until `end_lease`, whatever becomes of the load.
+  using LeaseId = std::uint64_t;
+  struct Lease {
+    enum class Kind : std::uint8_t { kReady, kLoading, kMissing, kBusy } kind = Kind::kMissing;
+    std::uint32_t slot = 0;
+    std::uint32_t layers = 0;    // kLoading: of them are there already
+    std::uint64_t checksum = 0;  // kReady
+  };
+  /// kBusy: no slot at present, or `loads_most` blocks are being loaded already. `answers().leases` tells how
+  /// a load goes on; a block that is being loaded for others is shared.
+  Lease lease(BlockKey key, LeaseId id, std::int32_t priority, std::uint32_t loads_most);
+  /// A load that nobody waits for any more is given up.
+  void end_lease(std::uint32_t slot, LeaseId id, bool corrupt);
+
   protocol::PutSlot put(ClientId client, BlockKey key, std::optional<BlockKey> parent);
   /// False when the slot was not granted to the client.
   bool commit(ClientId client, std::uint32_t slot, std::uint64_t checksum);
@@ -54,6 +69,13 @@ class PoolStore {
   struct Answers {
     std::vector<std::pair<ClientId, protocol::Got>> gets;
     std::vector<std::pair<ClientId, protocol::Flushed>> flushes;
+    struct Progress {
+      LeaseId lease = 0;
+      std::uint32_t slot = 0, layers = 0;
+      FetchOutcome outcome = FetchOutcome::kLayers;
+      std::uint64_t checksum = 0;
+    };
+    std::vector<Progress> leases;
     std::vector<std::string> disk_errors;
   };
   Answers take_answers();
@@ -71,6 +93,7 @@ class PoolStore {
     std::uint64_t checksum = 0;
     ClientId owner = 0;        // while writing
     std::uint32_t pins = 0;    // readers
+    std::uint32_t layers = 0;  // while loading: those that are there
     bool storing = false;      // the store reads it
     std::uint64_t commit = 0;  // not 0: not yet durable; the number of its commit
   };
@@ -83,7 +106,10 @@ class PoolStore {
   void settle(Slot& slot);  // it is durable now, or will not be
   void start_saves();
   void saved(std::uint32_t slot, bool done);
+  void start_load(std::uint32_t slot, BlockKey key, std::int32_t priority);
+  void layers_came(std::uint32_t slot, std::uint32_t layers);
   void loaded(std::uint32_t slot, StoreTier::Event::Kind how);
+  void withdraw_corrupt(std::uint32_t slot);
   bool saving() const { return tier_ != nullptr && now_ >= paused_until_; }
   void pause_saving(const std::string& reason);
   void answer_flushes();
@@ -99,10 +125,15 @@ class PoolStore {
   std::vector<std::uint32_t> free_;
   kv::PrefixIndex index_;  // key -> slot that is ready
 
-  std::map<BlockKey, std::uint32_t> in_progress_;         // writing or loading
-  std::map<std::uint32_t, std::vector<ClientId>> loads_;  // memory slot -> who waits for it
+  struct Load {
+    std::vector<ClientId> gets;   // not pinned yet
+    std::vector<LeaseId> leases;  // pinned
+  };
+  std::map<BlockKey, std::uint32_t> in_progress_;  // writing or loading
+  std::map<std::uint32_t, Load> loads_;            // by slot
   std::map<ClientId, std::multiset<std::uint32_t>> pins_;
   std::map<ClientId, std::uint32_t> grants_;
+  std::uint64_t leases_ = 0;
 
   std::deque<std::uint32_t> dirty_;  // ready slots for the store, oldest commit first
   std::set<std::uint64_t> undurable_;

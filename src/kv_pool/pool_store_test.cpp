@@ -1,20 +1,13 @@
 #include "kv_pool/pool_store.h"
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <rapidcheck/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <filesystem>
 #include <memory>
-#include <string_view>
 
-#include "ipc/steady_clock.h"
 #include "kv_pool/content_checksum.h"
-#include "kv_pool/target_list.h"
+#include "kv_pool/pool_harness.h"
 #include "kv_pool/test_support.h"
 
 namespace trimtab::kv_pool {
@@ -23,80 +16,12 @@ namespace {
 using protocol::GetOutcome;
 using protocol::PutOutcome;
 using test::block_of;
+using test::damage_shards;
 using test::key;
 
-constexpr std::uint64_t kBytes = 4'096;
+using test::Pool;
 
-/// A pool of a few slots over a directory, without sockets.
-struct Pool {
-  Pool(std::uint32_t memory_slots, std::uint32_t file_slots, const std::string& directory = {})
-      : memory(memory_slots * kBytes) {
-    if (!directory.empty()) {
-      StoreTier::Options options;
-      options.store.layout = *kv_code::StripeLayout::make({base::Bytes{kBytes}, {}, 0, 0, 0, base::Bytes{0}});
-      options.eviction = "lru";
-      options.capacity_blocks = file_slots;
-      const std::string specs[] = {directory};
-      const std::uint64_t stripe = kv_code::kShards * on_disk(options.store.layout.shard_bytes);
-      auto targets = open_targets(specs, file_slots * stripe, options.store.layout.shard_bytes);
-      EXPECT_TRUE(targets) << base::to_string(targets.error());
-      tier = *StoreTier::open(std::move(targets->targets), std::move(options), clock.now());
-    }
-    store = std::make_unique<PoolStore>(memory, kBytes, kBytes, 100, tier.get(), file_slots);
-    store->at(clock.now());
-  }
-
-  std::span<std::byte> slot(std::uint32_t i) { return std::span{memory}.subspan(i * kBytes, kBytes); }
-
-  PutOutcome put(ClientId client, std::uint64_t n, std::optional<BlockKey> parent = {}) {
-    store->at(clock.now());
-    const auto granted = store->put(client, key(n), parent);
-    if (granted.outcome != PutOutcome::kGranted) return granted.outcome;
-    const auto content = block_of(key(n), kBytes);
-    std::copy(content.begin(), content.end(), slot(granted.slot).begin());
-    EXPECT_TRUE(store->commit(client, granted.slot, content_checksum(key(n), content)));
-    return granted.outcome;
-  }
-  /// Waits for the disk where needed.
-  protocol::Got get(ClientId client, std::uint64_t n) {
-    if (auto at_once = store->get(client, key(n))) return *at_once;
-    while (true) {
-      wait();
-      for (const auto& [who, got] : store->take_answers().gets)
-        if (who == client) return got;
-    }
-  }
-  /// Get, compare, unpin.
-  GetOutcome read(ClientId client, std::uint64_t n) {
-    const auto got = get(client, n);
-    if (got.outcome != GetOutcome::kPinned) return got.outcome;
-    EXPECT_TRUE(std::ranges::equal(slot(got.slot), block_of(key(n), kBytes)));
-    EXPECT_TRUE(store->unpin(client, got.slot, false));
-    return got.outcome;
-  }
-  void wait() {
-    std::vector<pollfd> items;
-    for (const int fd : tier->wake_fds()) items.push_back({fd, POLLIN, 0});
-    poll(items.data(), items.size(), 2);
-    store->at(clock.now());
-    store->advance();
-    ASSERT_LT(clock.now() - began, base::Nanos{120'000'000'000}) << "the store gives no answer";
-  }
-  void settle() {
-    while (!store->idle()) wait();
-  }
-  std::uint32_t match(std::initializer_list<std::uint64_t> chain, bool counted = true) {
-    std::vector<BlockKey> keys;
-    for (const std::uint64_t n : chain) keys.push_back(key(n));
-    return store->match(keys, counted).blocks;
-  }
-
-  std::vector<std::byte> memory;
-  ipc::SteadyClock clock;
-  base::Nanos began = clock.now();
-  std::unique_ptr<StoreTier> tier;
-  std::unique_ptr<PoolStore> store;
-};
+constexpr std::uint64_t kBytes = Pool::kBytes;
 
 TEST(PoolStore, VisibleAtOnceAndReadBack) {
   Pool pool(4, 0);
@@ -248,28 +173,6 @@ TEST(PoolStore, UndurableBlocksStay) {
   EXPECT_EQ(answers.flushes[0].second.durable, 1);
   EXPECT_EQ(pool.put(1, 3), PutOutcome::kGranted);
   EXPECT_EQ(pool.store->stats().puts_refused, 1U);
-}
-
-/// Every shard content in the directory's extent files, one byte of each changed, as far as `most` shards go.
-void damage_shards(const std::string& directory, std::uint64_t most) {
-  std::uint64_t damaged = 0;
-  for (const auto& file : std::filesystem::directory_iterator(directory)) {
-    if (file.file_size() < kv_code::kShards * 4'096) continue;
-    const int fd = open(file.path().c_str(), O_RDWR);
-    std::array<char, 4> magic{};
-    for (std::uint64_t at = 0; at + 4'096 <= file.file_size() && damaged < most; at += 4'096) {
-      if (pread(fd, magic.data(), 4, static_cast<off_t>(at)) != 4 ||
-          std::string_view(magic.data(), 4) != "TKVS")
-        continue;
-      char byte = 0;
-      EXPECT_EQ(pread(fd, &byte, 1, static_cast<off_t>(at + 200)), 1);
-      byte = static_cast<char>(byte ^ 4);
-      EXPECT_EQ(pwrite(fd, &byte, 1, static_cast<off_t>(at + 200)), 1);
-      ++damaged;
-    }
-    close(fd);
-  }
-  EXPECT_EQ(damaged, most) << "the test must find what it damages";
 }
 
 // Two shards of a block may be damaged: it is read all the same, and they are written again.

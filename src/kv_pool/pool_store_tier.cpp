@@ -64,27 +64,97 @@ void PoolStore::pause_saving(const std::string& reason) {
   dirty_.clear();
 }
 
+PoolStore::Lease PoolStore::lease(BlockKey key, LeaseId id, std::int32_t priority, std::uint32_t loads_most) {
+  using Kind = Lease::Kind;
+  if (const auto found = index_.find(key)) {
+    Slot& slot = slots_[found->value];
+    ++slot.pins;
+    ++leases_;
+    ++counters_.gets_memory;
+    return {Kind::kReady, found->value, 0, slot.checksum};
+  }
+  const auto started = in_progress_.find(key);
+  const bool loading = started != in_progress_.end() && slots_[started->second].state == State::kLoading;
+  if (!loading && (tier_ == nullptr || started != in_progress_.end() || !tier_->present(key))) {
+    ++counters_.gets_stale;
+    return {Kind::kMissing, 0, 0, 0};
+  }
+  if (!loading && loads_.size() >= loads_most) return {Kind::kBusy, 0, 0, 0};
+  std::optional<std::uint32_t> number;
+  if (loading) {
+    number = started->second;
+    ++counters_.loads_shared;
+  } else {
+    number = take_memory_slot();
+    if (!number) return {Kind::kBusy, 0, 0, 0};
+    start_load(*number, key, priority);
+  }
+  loads_[*number].leases.push_back(id);
+  ++slots_[*number].pins;
+  ++leases_;
+  return {Kind::kLoading, *number, slots_[*number].layers, 0};
+}
+
+void PoolStore::end_lease(std::uint32_t number, LeaseId id, bool corrupt) {
+  TRIMTAB_CHECK(leases_ > 0);
+  --leases_;
+  if (corrupt) withdraw_corrupt(number);
+  Slot& slot = slots_[number];
+  if (slot.state == State::kLoading) {
+    Load& load = loads_.at(number);
+    std::erase(load.leases, id);
+    if (load.leases.empty() && load.gets.empty()) {
+      tier_->cancel_load(number, now_);
+      ++counters_.loads_cancelled;
+      in_progress_.erase(slot.key);
+      loads_.erase(number);
+      slot.state = State::kWithdrawn;
+    }
+  }
+  drop_pin(number);
+}
+
+void PoolStore::start_load(std::uint32_t number, BlockKey key, std::int32_t priority) {
+  slots_[number].state = State::kLoading;
+  slots_[number].key = key;
+  in_progress_[key] = number;
+  tier_->load(key, bytes(number), number, base::kForever, priority, now_);
+}
+
+void PoolStore::layers_came(std::uint32_t number, std::uint32_t layers) {
+  slots_[number].layers = layers;
+  for (const LeaseId lease : loads_.at(number).leases)
+    answers_.leases.push_back({lease, number, layers, FetchOutcome::kLayers, 0});
+}
+
 void PoolStore::loaded(std::uint32_t number, StoreTier::Event::Kind how) {
   using protocol::GetOutcome;
   Slot& slot = slots_[number];
   in_progress_.erase(slot.key);
-  const std::vector<ClientId> waiting = std::move(loads_[number]);
+  const Load waiting = std::move(loads_[number]);
   loads_.erase(number);
+  const std::size_t waiters = waiting.gets.size() + waiting.leases.size();
   protocol::Got answer{GetOutcome::kPinned, number, 0};
+  FetchOutcome outcome = FetchOutcome::kWhole;
   if (how == StoreTier::Event::Kind::kLoaded) {
     slot.state = State::kReady;
     slot.checksum = content_checksum(slot.key, bytes(number));
     answer.checksum = slot.checksum;
     TRIMTAB_CHECK(index_.insert(slot.key, number));
-    counters_.gets_file += waiting.size();
-    for (const ClientId client : waiting) pin(client, number);
+    counters_.gets_file += waiters;
+    for (const ClientId client : waiting.gets) pin(client, number);
   } else {
     const bool gone = how == StoreTier::Event::Kind::kGone;
     answer = {gone ? GetOutcome::kMissing : GetOutcome::kRefused, 0, 0};
-    (gone ? counters_.gets_stale : counters_.gets_refused) += waiting.size();
-    free_slot(number);
+    outcome = gone ? FetchOutcome::kMissing : FetchOutcome::kFailed;
+    (gone ? counters_.gets_stale : counters_.gets_refused) += waiters;
+    slot.state =
+        State::kWithdrawn;  // leases may be copying layers that had come: it is theirs until they end
+    if (slot.pins == 0) free_slot(number);
   }
-  for (const ClientId client : waiting) answers_.gets.emplace_back(client, answer);
+  for (const ClientId client : waiting.gets) answers_.gets.emplace_back(client, answer);
+  for (const LeaseId lease : waiting.leases)
+    answers_.leases.push_back({lease, number, 0, outcome, answer.checksum});
 }
 
 void PoolStore::advance() {
@@ -96,7 +166,9 @@ void PoolStore::advance() {
       const auto slot = static_cast<std::uint32_t>(event.tag);
       if (event.kind == Kind::kSaved || event.kind == Kind::kSaveFailed) {
         saved(slot, event.kind == Kind::kSaved);
-      } else if (event.kind != Kind::kLayers) {
+      } else if (event.kind == Kind::kLayers) {
+        layers_came(slot, event.layers);
+      } else {
         loaded(slot, event.kind);
       }
     }

@@ -8,13 +8,14 @@
 #include "wire/messages.h"
 
 /// What the loader and its users say over the pool's socket. A user asks one question at a time; a question
-/// that is given up closes the connection, and the loader then takes back all that the connection held. Bulk
-/// data lies in the shared segment that `Welcome` names.
+/// that is given up closes the connection, and the loader then takes back all that the connection held. Fetch
+/// plans are told without an answer: what becomes of their blocks stands in the connection's progress ring.
+/// Bulk data lies in the arena, whose descriptor comes with `Welcome`.
 namespace trimtab::kv_pool::protocol {
 
 using model::BlockKey;
 
-inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::uint32_t kVersion = 2;
 
 constexpr wire::Type kv_type(int offset) {
   return static_cast<wire::Type>(static_cast<int>(wire::Type::kKvFirst) + offset);
@@ -31,16 +32,18 @@ struct Hello {
   }
 };
 
-/// Slot i of the memory tier begins at byte i * slot_stride of the segment.
+/// With it come two descriptors: the arena, whose slot i begins at byte i * slot_stride, and the connection's
+/// progress ring. A refusal comes without them.
 struct Welcome {
   static constexpr wire::Type kType = kv_type(1);
   std::string refusal;  // not empty: why the loader does not serve this user
-  std::string segment;
   std::uint32_t slots = 0;
   std::uint64_t slot_stride = 0, block_bytes = 0;
+  std::uint32_t layers = 1;     // of a block
+  std::uint32_t held_most = 0;  // blocks of fetch plans that one user may hold at a time
   template <class A>
   void visit(A& a) {
-    a(refusal, segment, slots, slot_stride, block_bytes);
+    a(refusal, slots, slot_stride, block_bytes, layers, held_most);
   }
 };
 
@@ -156,6 +159,40 @@ struct Stats {
   template <class A>
   void visit(A& a) {
     a(stats);
+  }
+};
+
+/// A plan: the user wants these blocks, in this order. Its number is new on this connection. A block is given
+/// a slot when one is free and the user holds fewer than `held_most`; it keeps it until released.
+struct Fetch {
+  static constexpr wire::Type kType = kv_type(15);
+  std::uint64_t plan = 0;
+  std::vector<BlockKey> keys;
+  std::int64_t deadline_ns = INT64_MAX;  // an instant of the machine's steady clock
+  std::int32_t priority = 0;             // higher first
+  template <class A>
+  void visit(A& a) {
+    a(plan, keys, deadline_ns, priority);
+  }
+};
+/// Ends the plan and releases whatever it holds.
+struct CancelFetch {
+  static constexpr wire::Type kType = kv_type(16);
+  std::uint64_t plan = 0;
+  template <class A>
+  void visit(A& a) {
+    a(plan);
+  }
+};
+/// These blocks of a plan, each once it was given a slot. `corrupt`: their content did not match.
+struct Release {
+  static constexpr wire::Type kType = kv_type(17);
+  std::uint64_t plan = 0;
+  std::vector<std::uint32_t> blocks;
+  std::uint8_t corrupt = 0;
+  template <class A>
+  void visit(A& a) {
+    a(plan, blocks, corrupt);
   }
 };
 
