@@ -198,10 +198,12 @@ base::Status simulate_share(const model::Scenario& scenario, const model::Trace&
   }
   report::Style style = report::terminal_style(STDOUT_FILENO);
   style.width = std::max(style.width, 200);  // the names tell the rows apart
+  const std::string draws =
+      report->seeds == 1 ? "1 seed (no interval)" : fmt::format("{} seeds (± 95 %)", report->seeds);
   std::cout << fmt::format(
-      "{} of {}, {} seeds (± 95 %). Both are shares of this model's ideal, on this trace and fleet; they say "
+      "{} of {}, {}. Both are shares of this model's ideal, on this trace and fleet; they say "
       "nothing about any figure published for another system.\n\n",
-      trace.name, scenario.profile.name, report->seeds);
+      trace.name, scenario.profile.name, draws);
   if (options.with_capacity) print_capacity(*report, trace.closed_loop, style);
   if (!options.stages.empty()) print_saturated(*report, style);
   return {};

@@ -244,6 +244,13 @@ def test_one_request_is_no_plural(files, tmp_path):
     assert out.stdout.startswith('1 request of'), out.stdout + out.stderr
 
 
+def test_one_seed_has_no_interval(files):
+    for seeds, said in [(1, ', 1 seed (no interval).'), (2, ', 2 seeds (± 95 %).')]:
+        out = simulate(files[0], '--trace', files[1], '--share', '--no-capacity', '--share-stages', 'decode', '--seeds', seeds)
+        assert out.returncode == 0 and said in out.stdout, out.stdout + out.stderr
+        assert ('±' in out.stdout.replace(said, '')) == (seeds > 1)
+
+
 def npz(path, arrays):
     """Arrays of bytes, by name: (shape, values)."""
     with zipfile.ZipFile(path, 'w') as archive:
