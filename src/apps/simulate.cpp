@@ -61,6 +61,7 @@ sim::WorkloadOptions workload_options(const SimulateOptions& options, double rat
   workload.repeats = options.repeats;
   workload.requests_max = options.requests_max;
   workload.start_span = options.source.start_span();
+  workload.stationary = options.source.stationary;
   return workload;
 }
 

@@ -71,6 +71,7 @@ json saturated_json(const std::vector<sim::Saturated>& of) {
        estimate_json(values(of, [](const sim::Saturated& one) { return one.requests_per_engine_s; }))},
       {"tokens_per_engine_s",
        estimate_json(values(of, [](const sim::Saturated& one) { return one.tokens_per_engine_s; }))},
+      {"fluid_busy", estimate_json(values(of, [](const sim::Saturated& one) { return one.fluid_busy; }))},
       {"unaccounted", estimate_json(values(of, [](const sim::Saturated& one) { return one.unaccounted; }))}};
 }
 

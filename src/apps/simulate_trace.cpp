@@ -52,6 +52,10 @@ void add_trace_options(CLI::App& command, TraceSource& source) {
       .add_option("--start-span-s", source.start_span_s,
                   "closed loop: conversations start evenly over this time")
       ->capture_default_str();
+  command.add_flag(
+      "--stationary", source.stationary,
+      "closed loop: begin as if it had always run at this rate: conversations are under way, with "
+      "their earlier blocks in the pool; each period of --start-span-s / --rate has every turn once");
 }
 
 base::Result<model::Trace> load_trace(const TraceSource& source) {

@@ -18,12 +18,13 @@ struct TraceSource {
   std::vector<double> shares;
   std::int64_t resample_seed = -1;  // negative: as recorded
   double start_span_s = 8 * 3600;
+  bool stationary = false;
 
   base::Nanos start_span() const { return base::Nanos{static_cast<std::int64_t>(start_span_s * 1e9)}; }
 };
 
 /// --trace, --trace-format, --csv-..., --from-s, --for-s, --clients, --trace-seed, --mix, --resample,
-/// --start-span-s.
+/// --start-span-s, --stationary.
 void add_trace_options(CLI::App& command, TraceSource& source);
 
 /// Reads, mixes and resamples; prints the readers' notes on stderr.

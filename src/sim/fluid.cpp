@@ -24,8 +24,9 @@ using Heap = std::priority_queue<Waiting, std::vector<Waiting>, std::greater<>>;
 class Server {
  public:
   Server(const model::Scenario& scenario, const std::vector<RequestWork>& work, Workload workload,
-         const policy::QueueOrder& order, IdealServer kind)
+         const policy::QueueOrder& order, IdealServer kind, const BusyWindow& window)
       : scenario_(scenario),
+        window_(window),
         work_(work),
         workload_(std::move(workload)),
         order_(order),
@@ -82,6 +83,7 @@ class Server {
         now_ + Nanos{static_cast<std::int64_t>(static_cast<double>(work.work().value) / speed_)};
     free_.push(end);
     last_ = std::max(last_, end);
+    out_.busy += std::max(Nanos{}, std::min(end, window_.until) - std::max(now_, window_.from));
     ++out_.requests[work.tier];
     if (served_well(work, end - item.at)) ++out_.well[work.tier];
     const model::DecodeStepCost& step = scenario_.profile.decode_step;
@@ -105,6 +107,7 @@ class Server {
   using RequestId = model::RequestId;
   using TokenCount = base::TokenCount;
   const model::Scenario& scenario_;
+  BusyWindow window_;
   const std::vector<RequestWork>& work_;
   Workload workload_;
   const policy::QueueOrder& order_;
@@ -131,12 +134,12 @@ double IdealService::share_least() const {
 
 base::Result<IdealService> serve_ideally(const model::Scenario& scenario, const model::Trace& trace,
                                          const std::vector<RequestWork>& work, const WorkloadOptions& options,
-                                         IdealServer server) {
+                                         IdealServer server, const BusyWindow& window) {
   const auto order = policy::find_queue_order(scenario.cluster.prefill.order);
   if (!order) return tl::unexpected<base::Error>(order.error());
   auto workload = Workload::make(trace, options);
   if (!workload) return tl::unexpected<base::Error>(workload.error());
-  return Server(scenario, work, std::move(*workload), **order, server).run();
+  return Server(scenario, work, std::move(*workload), **order, server, window).run();
 }
 
 base::Result<double> ideal_capacity(const model::Scenario& scenario, const model::Trace& trace,

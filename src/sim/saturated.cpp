@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sim/fluid.h"
 #include "sim/ideal.h"
 #include "sim/share.h"
 #include "sim/simulation.h"
@@ -71,6 +72,10 @@ struct Window {
   double seconds() const { return base::to_seconds(until - from); }
 };
 
+Window window_of(Nanos arrivals) {
+  return {Nanos{static_cast<std::int64_t>(static_cast<double>(arrivals.value) * kWindowFrom)}, arrivals};
+}
+
 /// Points of 100 of the window, for the stage's mean engine.
 LossSplit split(const StageSample& from, const StageSample& until, const model::Scenario& scenario,
                 bool decode, double window_s, double share) {
@@ -110,8 +115,7 @@ base::Result<Saturated> run_saturated(const model::Scenario& scenario, const mod
   if (!items) return tl::unexpected<base::Error>(items.error());
   auto simulation = Simulation::make(scenario, std::move(*items));
   if (!simulation) return tl::unexpected<base::Error>(simulation.error());
-  const Window window{Nanos{static_cast<std::int64_t>(static_cast<double>(arrivals.value) * kWindowFrom)},
-                      arrivals};
+  const Window window = window_of(arrivals);
   (*simulation)->sample_at({window.from, window.until});
   const Result result = (*simulation)->run();
   TRIMTAB_TRY(check_conservation(scenario, trace, result));
@@ -139,7 +143,8 @@ base::Result<Saturated> measure_saturated(model::Scenario scenario, const model:
   isolate(scenario, stage);
   scenario.keep_requests = true;
   WorkSums sums;
-  for (const RequestWork& work : trace_work(trace, scenario)) sums.add(work, scenario.decode.tokens_per_step);
+  const std::vector<RequestWork> works = trace_work(trace, scenario);
+  for (const RequestWork& work : works) sums.add(work, scenario.decode.tokens_per_step);
   const Offline ideal = offline(sums, scenario);
   // Long enough for full batches and for the window to hold many turnovers of them.
   const double seats = static_cast<double>(scenario.cluster.decode.groups) * scenario.cluster.decode.ranks *
@@ -154,6 +159,13 @@ base::Result<Saturated> measure_saturated(model::Scenario scenario, const model:
   const Nanos arrivals{each.value * workload.repeats};
   auto measured = run_saturated(scenario, trace, workload, arrivals);
   if (!measured) return measured;
+  if (!measured->decode_bound) {
+    const Window window = window_of(arrivals);
+    const auto fluid =
+        serve_ideally(scenario, trace, works, workload, IdealServer::kFluid, {window.from, window.until});
+    if (!fluid) return tl::unexpected<base::Error>(fluid.error());
+    measured->fluid_busy = base::to_seconds(fluid->busy) / std::max(window.seconds(), 1e-9) * 100;
+  }
   // The same with reports of every few steps that arrive at once: what goes away was staleness.
   const Nanos fresh = std::max(ideal.decode_step, Nanos{1'000'000}) * 4;
   const model::ReportModel& reports = scenario.reports;

@@ -33,6 +33,9 @@ struct Saturated {
   LossSplit losses;           // of that stage
   double requests_per_engine_s = 0,
          tokens_per_engine_s = 0;  // an engine is a rank; tokens computed and drawn
+  /// Points of the window for which a fluid prefill server (fluid.h) would have had work of the same
+  /// arrivals: 100 says that no part of the loss is owed to when requests came. Of a decode bound run 0.
+  double fluid_busy = 0;
   double unaccounted = 0;  // points by which the engines' own account of that stage differs from the trace's
 };
 

@@ -156,6 +156,25 @@ TEST(Share, DecodeAloneDoesNotDependOnPrefillPolicies) {
   EXPECT_NE(robin->share, fifo->share) << "decode's own policy does count";
 }
 
+TEST(Share, TheFluidServerSaysWhetherArrivalsCostAnything) {
+  // 1.3 x what it can take: never idle. A closed loop of one conversation comes one turn at a time.
+  const auto backlogged = measure_saturated(small(), synthetic(400, 5, 3), {}, SaturatedStage::kPrefill);
+  ASSERT_TRUE(backlogged) << backlogged.error().message;
+  EXPECT_GT(backlogged->fluid_busy, 99.9);
+  EXPECT_GE(backlogged->fluid_busy, backlogged->share - 2);
+  model::Trace loop = synthetic(40, 5, 3);
+  loop.closed_loop = true;
+  loop.conversations = 1;
+  for (std::uint32_t i = 0; i < loop.requests.size(); ++i) {
+    loop.requests[i].conversation = 0;
+    loop.requests[i].turn = i;
+    loop.requests[i].think = Nanos{2'000'000'000};
+  }
+  const auto alone = measure_saturated(small(), loop, {}, SaturatedStage::kPrefill);
+  ASSERT_TRUE(alone) << alone.error().message;
+  EXPECT_LT(alone->fluid_busy, 30);
+}
+
 TEST(Share, RefusesRunsThatDoNotAddUp) {
   model::Scenario scenario = small();
   scenario.keep_requests = true;
@@ -255,6 +274,60 @@ TEST(TwoBudgetsRun, NoTokenIsLostAndSaturatedRanksWaitLess) {
   const double even = share();
   scenario.cluster.prefill.compose = "two_budgets";
   EXPECT_GT(share(), even) << "measure_saturated checks that every token is computed once";
+}
+
+/// Long prompts beside short ones under two budgets: the long ones are there sooner for their peers' help and
+/// no short one is later for it; without help, they are no later than the deadlines' order makes them.
+TEST(TwoBudgetsRun, HelpBringsLongPromptsSoonerAndShortOnesNoLater) {
+  model::Scenario scenario = small();
+  scenario.keep_requests = true;
+  scenario.cluster.prefill.engines = 1;
+  scenario.cluster.prefill.ranks = 4;
+  scenario.cluster.prefill.compose = "two_budgets";
+  scenario.cluster.prefill.outstanding_steps = 8;
+  model::Trace trace = synthetic(200, 4, 11);
+  for (std::size_t i = 5; i < trace.requests.size(); i += 20) trace.requests[i].prompt_tokens = 90'000;
+  const auto mean_ttft = [](const Result& of, bool long_ones) {
+    double sum = 0, count = 0;
+    for (const RequestTimes& each : of.requests) {
+      if ((each.prompt == 90'000) != long_ones) continue;
+      sum += base::to_seconds(each.first_token - each.submitted);
+      ++count;
+    }
+    return sum / count;
+  };
+  const Result alone = simulate(scenario, trace);
+  scenario.cluster.prefill.context_parallel_quotas = 2;
+  scenario.cluster.prefill.context_parallel_percent = 50;
+  const Result helped = simulate(scenario, trace);
+  for (const Result* result : {&alone, &helped}) {
+    EXPECT_TRUE(check_conservation(scenario, trace, *result));
+    EXPECT_EQ(result->prefill_tokens, result->computed_tokens) << "nothing twice";
+  }
+  EXPECT_LT(mean_ttft(helped, true), 0.6 * mean_ttft(alone, true));
+  EXPECT_LT(mean_ttft(helped, false), 1.05 * mean_ttft(alone, false));
+  EXPECT_EQ(simulate(scenario, trace).event_hash, helped.event_hash);
+}
+
+/// A rank of the group leaves while peers help it: what they computed of its requests goes with it, what it
+/// computed of theirs does not, and every request ends.
+TEST(TwoBudgetsRun, RanksThatLeaveWhileOthersHelpLoseNoRequest) {
+  model::Scenario scenario = small();
+  scenario.keep_requests = true;
+  scenario.cluster.prefill.engines = 2;
+  scenario.cluster.prefill.compose = "two_budgets";
+  scenario.cluster.prefill.context_parallel_quotas = 1;
+  scenario.cluster.prefill.context_parallel_percent = 50;
+  scenario.cluster.prefill.outstanding_steps = 8;
+  const model::Trace trace = synthetic(400, 6, 12);
+  for (const auto& [at_s, engine] : {std::pair{7.0, 0}, std::pair{23.0, 1}, std::pair{41.0, 0}}) {
+    scenario.faults.faults.push_back(testing::fault_at(model::FaultKind::kEngine, at_s, 5));
+    scenario.faults.faults.back().targets = {engine};
+  }
+  const Result result = simulate(scenario, trace);
+  EXPECT_EQ(result.finished, 400U) << (result.failures.empty() ? "" : result.failures[0]);
+  EXPECT_TRUE(check_conservation(scenario, trace, result));
+  EXPECT_EQ(result.faults.engines_lost, 3U);
 }
 
 TEST(Share, ATraceOfOneRequestIsAnErrorThatSaysWhatToDo) {

@@ -138,6 +138,7 @@ class Simulation final : public Host {
   bool served_well(const SimRequest& request, std::size_t tier) const;
   SimRequest* find(RequestId id);
   std::int64_t match(std::uint32_t slot);
+  void store_before(std::uint32_t repeat);
   Pool::Prefix prefix(std::uint32_t slot);
   void share_network(const SimRequest& request, Pool::Read& read);
   std::int64_t hit_of(const SimRequest& request, std::int64_t tokens) const;
@@ -178,6 +179,7 @@ class Simulation final : public Host {
   bool stepping_ = false, reporting_ = false;
   std::uint64_t sequence_ = 0, timer_ = 0, live_ = 0;
   std::int64_t drawn_ = 0;
+  std::uint32_t repeats_begun_ = 0;
   Nanos first_arrival_, last_end_;
   policy::CostModel cost_;
   std::vector<Nanos> sample_times_;

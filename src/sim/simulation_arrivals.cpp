@@ -18,6 +18,10 @@ void Simulation::schedule_next() {
     drawn_ = INT64_MAX;
     return;
   }
+  if (item->repeat >= repeats_begun_) {
+    store_before(item->repeat);
+    repeats_begun_ = item->repeat + 1;
+  }
   schedule({*item, item->at, 0}, kNextOfTrace);
 }
 

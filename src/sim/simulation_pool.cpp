@@ -13,6 +13,17 @@ Pool::Prefix Simulation::prefix(std::uint32_t slot) {
   return {runs_, requests_[slot].id.value, requests_[slot].submitted};
 }
 
+/// What conversations that are under way when a repeat begins have in the pool.
+void Simulation::store_before(std::uint32_t repeat) {
+  const std::int64_t block = workload_.trace().block_tokens;
+  if (block <= 0 || !scenario_.pool.enabled) return;
+  workload_.stored_before(repeat, [&](const Workload::Item& item) {
+    const model::TraceRequest& turn = workload_.request(item);
+    workload_.runs(item, runs_);
+    pool_.store(runs_, (turn.prompt_tokens + std::max<std::int64_t>(turn.output_tokens, 1) - 1) / block);
+  });
+}
+
 std::int64_t Simulation::hit_of(const SimRequest& request, std::int64_t tokens) const {
   kv::HitQuery query;
   query.prompt_tokens = request.prompt + request.generated;

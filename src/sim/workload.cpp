@@ -4,10 +4,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
+
+#include "sim/workload_stationary.h"
 
 namespace trimtab::sim {
 namespace {
 
+constexpr std::int64_t kContentsMax =
+    65'535;                            // repeats of a trace that 16 bits above its block ids tell apart
 constexpr double kSpanMaxNs = 3.2e18;  // 100 years, with room for what happens after the last arrival
 
 Nanos scaled(Nanos span, double rate) {
@@ -47,29 +52,50 @@ base::Result<Workload> Workload::make(const model::Trace& trace, const WorkloadO
         fmt::format("a rate of {}: arrivals come so many times as fast as recorded; use a positive number",
                     options.rate));
   }
-  if (options.repeats < 1 || options.repeats > 65'535) {
+  if (options.repeats < 1 || options.repeats > kContentsMax) {
     return bad(fmt::format("{} repeats of the trace: use 1 to 65535", options.repeats));
   }
   if (options.requests_max < 1)
     return bad(fmt::format("at most {} requests: nothing to simulate", options.requests_max));
   if (options.start_span.value < 0) return bad("conversations cannot start over a negative span");
   if (trace.requests.empty()) return bad("the trace has no request");
+  if (options.stationary && !trace.closed_loop) {
+    return bad(
+        fmt::format("{} is an open loop, whose arrivals depend on nothing: resample it to make it stationary",
+                    trace.name));
+  }
+  if (options.answer_token.value < 0) return bad("a token of an answer cannot take negative time");
   Workload workload(trace, options);
   const Nanos last = workload.starts_.at.empty() ? Nanos{} : workload.starts_.at.back();
   const double recorded_ns =
       static_cast<double>(options.repeats - 1) * static_cast<double>(workload.starts_.span.value) +
       static_cast<double>(last.value);
-  if (recorded_ns > kSpanMaxNs || recorded_ns / options.rate > kSpanMaxNs) {
+  if (recorded_ns > kSpanMaxNs || recorded_ns / workload.options_.rate > kSpanMaxNs) {
     return bad(
         fmt::format("at a rate of {:g}, repeated {} times, the last request would arrive after {:.3g} "
                     "years: 100 can be simulated",
-                    options.rate, options.repeats, recorded_ns / options.rate / 3.156e16));
+                    options.rate, options.repeats, recorded_ns / workload.options_.rate / 3.156e16));
+  }
+  if (const std::int64_t contents = options.repeats * workload.laps_total_; contents > kContentsMax) {
+    return bad(fmt::format(
+        "conversations last {} periods of {:.6g} s, and {} repeats of that are {} contents to tell apart: at "
+        "most {} are possible; use a longer span, a lower rate or fewer repeats",
+        workload.laps_total_, base::to_seconds(workload.starts_.span), options.repeats, contents,
+        kContentsMax));
   }
   return workload;
 }
 
 Workload::Workload(const model::Trace& trace, const WorkloadOptions& options)
-    : trace_(&trace), options_(options), starts_(starts_of(trace, options.start_span)) {}
+    : trace_(&trace), options_(options), starts_(starts_of(trace, options.start_span)) {
+  if (!options.stationary || !trace.closed_loop) return;
+  Folded folded = fold(trace, starts_, options.rate, options.answer_token);
+  starts_ = std::move(folded.starts);
+  laps_ = std::move(folded.laps);
+  laps_total_ = folded.laps_total;
+  under_way_ = std::move(folded.under_way);
+  options_.rate = 1;  // it is in the period
+}
 
 std::int64_t Workload::requests_total() const {
   return std::min(options_.requests_max,
@@ -84,7 +110,9 @@ std::optional<Workload::Item> Workload::next() {
     next_ = 0;
   }
   const Nanos before{static_cast<std::int64_t>(repeat_) * starts_.span.value};
-  const Item item{starts_.request[next_], repeat_, scaled(before + starts_.at[next_], options_.rate)};
+  const std::uint32_t request = starts_.request[next_];
+  const Item item{request, repeat_, scaled(before + starts_.at[next_], options_.rate),
+                  laps_.empty() ? 0 : laps_[request]};
   ++next_;
   ++drawn_;
   return item;
@@ -96,14 +124,16 @@ std::optional<Workload::Item> Workload::follow(const Item& item, Nanos ended) {
   if (after >= trace_->requests.size()) return std::nullopt;
   const model::TraceRequest& next = trace_->requests[after];
   if (next.conversation != trace_->requests[item.request].conversation) return std::nullopt;
+  if (!laps_.empty() && laps_[after] != item.lap) return std::nullopt;  // another piece
   ++drawn_;
-  return Item{after, item.repeat, ended + next.think};
+  return Item{after, item.repeat, ended + next.think, item.lap};
 }
 
 void Workload::runs(const Item& item, std::vector<model::BlockRun>& out) const {
   out.clear();
+  const std::uint64_t contents = static_cast<std::uint64_t>(item.repeat) * laps_total_ + item.lap;
   for (const model::BlockRun& run : trace_->runs_of(request(item))) {
-    out.push_back({run.first + (static_cast<std::uint64_t>(item.repeat) << 48U), run.count});
+    out.push_back({run.first + (contents << 48U), run.count});
   }
 }
 
