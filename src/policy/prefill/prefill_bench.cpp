@@ -10,6 +10,7 @@
 #include "base/prng.h"
 #include "config/profile.h"
 #include "io/trace_reader.h"
+#include "policy/prefill/group_step.h"
 #include "policy/prefill/queues.h"
 #include "policy/prefill/rank_scheduler.h"
 #include "policy/prefill/tiers.h"
@@ -147,6 +148,33 @@ void plan(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(rank.plan(rank.vote().vote));
 }
 
+/// A group of `ranks` with 16 requests each, of all lengths; every eighth may be helped with. The cost is the
+/// v3-like profile's, where the two budgets matter.
+void compose(benchmark::State& state) {
+  const auto profile = config::load_profile("v3-like", "profiles");
+  TRIMTAB_CHECK(profile.has_value(), "run the bench in the repository's root");
+  std::vector<RankScheduler> ranks(static_cast<std::size_t>(state.range(0)),
+                                   RankScheduler({}, CostModel(*profile)));
+  base::Prng prng(5);
+  std::uint64_t id = 0;
+  for (RankScheduler& rank : ranks) {
+    for (int i = 0; i < 16; ++i) {
+      RankRequest request;
+      request.id = RequestId{++id};
+      request.computed = TokenCount{static_cast<std::int64_t>(prng.below(120'000))};
+      request.prompt = request.computed + TokenCount{static_cast<std::int64_t>(1 + prng.below(8'000))};
+      request.spreads = i % 8 == 0;
+      rank.add(request);
+    }
+  }
+  std::vector<const RankScheduler*> of;
+  for (const RankScheduler& rank : ranks) of.push_back(&rank);
+  GroupStepConfig config;
+  config.help_percent = 50;
+  config.communication = 0.1;
+  for (auto _ : state) benchmark::DoNotOptimize(compose_step(of, config));
+}
+
 BENCHMARK_CAPTURE(enqueue_pull, fifo, "fifo")
     ->Name("prefill_enqueue_pull")
     ->ArgNames({"gpus", "queued"})
@@ -159,6 +187,12 @@ BENCHMARK_CAPTURE(enqueue_pull, edf, "edf")
 BENCHMARK(enqueue_served_by_waiting)->Name("prefill_enqueue_waiting")->ArgName("gpus")->Arg(1152);
 BENCHMARK(allocate)->Name("prefill_allocate_tiers")->ArgName("gpus")->Arg(1152);
 BENCHMARK(plan)->Name("prefill_rank_plan/requests:16");
+BENCHMARK(compose)
+    ->Name("prefill_compose_step")
+    ->ArgName("ranks")
+    ->Arg(8)
+    ->Arg(32)
+    ->Unit(benchmark::kMicrosecond);
 
 }  // namespace
 }  // namespace trimtab::policy
