@@ -35,6 +35,7 @@ Opened open_directory(std::string directory, std::uint64_t bytes, std::uint64_t 
 Opened open_network(const std::string& address) {
   kv_remote::NetworkOptions options;
   options.server = address;
+  options.follow_in_background = true;  // one slow machine must not hold up the reads of the others
   auto target = kv_remote::NetworkTarget::open(std::move(options));
   if (!target) return tl::unexpected(target.error());
   // One that is down at start is one that may come back: the store goes on without it.

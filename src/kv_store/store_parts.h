@@ -104,6 +104,25 @@ class StripedStore::WriteOp final : public Op {
   StripeWrite machine_;
 };
 
+/// Shards of a block on their way out. Until it is known what became of them, a target may still tell of when
+/// they were written, and that must not make the block present again.
+class StripedStore::EraseOp final : public Op {
+ public:
+  EraseOp(StripedStore& store, BlockKey key) : store_(store), key_(key) { ++store_.erasing_[key_]; }
+  ~EraseOp() override {
+    if (const auto found = store_.erasing_.find(key_); --found->second == 0) store_.erasing_.erase(found);
+  }
+  void answered(const Answer&, base::Nanos) override {
+    if (--left == 0) store_.ops_.end(id);
+  }
+  void time(base::Nanos) override {}
+  std::uint32_t left = 0;  // answers
+
+ private:
+  StripedStore& store_;
+  BlockKey key_;
+};
+
 /// Reads a block in the background, and writes what it lacks.
 class StripedStore::RepairOp final : public Op {
  public:

@@ -141,11 +141,15 @@ void StripedStore::end_write(WriteOp& op, StripeWrite::End how, base::Nanos now)
 }
 
 void StripedStore::submit_erases(BlockKey key, const Places& at, ShardSet shards, base::Nanos now) {
+  EraseOp* op = nullptr;
   for (std::uint8_t s = 0; s < kShards; ++s) {
     if (!kv_code::has(shards, s) || at[s] == kNowhere || !channels_.usable(at[s])) continue;
     Channels::Outgoing out;
     out.request.verb = kErase;
     out.request.name = {key, s};
+    if (op == nullptr) op = &ops_.add(std::make_unique<EraseOp>(*this, key));
+    ++op->left;
+    out.ticket = {op->id, s, 0};
     channels_.send(at[s], out, now);
   }
 }

@@ -83,7 +83,7 @@ bool StripedStore::follow(TargetId id, base::Nanos now) {
       if (shard >= kShards) continue;
       if (change.bytes == 0) {
         index_.erased(key, shard, id);
-      } else if (!writing_.contains(key)) {  // own writes count when they are durable
+      } else if (!writing_.contains(key) && !erasing_.contains(key)) {  // own writes count when durable
         index_.put(key, shard, id, map_.of(key)[shard]);
       }
     }

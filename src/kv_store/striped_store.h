@@ -75,6 +75,7 @@ class StripedStore {
   std::string trouble(TargetId id) { return channels_.target(id).trouble(); }
   /// Of all targets that answer.
   kv_target::Space space();
+  base::Result<kv_target::Space> space(TargetId id) { return channels_.target(id).space(); }
 
   /// Background work. One walk at a time: `start_walk` ends the one before. A rebuild starts by itself when a
   /// target comes back or the map changes.
@@ -98,6 +99,7 @@ class StripedStore {
   class ReadOp;
   class WriteOp;
   class RepairOp;
+  class EraseOp;
   struct Batch;
   struct WaitingRead;
   struct WaitingWrite;
@@ -143,6 +145,7 @@ class StripedStore {
   PlaceMap map_;
   StoreIndex index_;
   BufferPool pool_;
+  std::map<BlockKey, std::uint32_t> erasing_;  // how many EraseOps; outlives them
   OpTable ops_;
   StoreCounters counters_;
   std::vector<StoreEvent> events_;

@@ -191,6 +191,33 @@ void NetworkTarget::flush() {
   watch();
 }
 
+void NetworkTarget::send_question(Kind kind, std::span<const std::byte> content) {
+  question_ = {};
+  question_.id = last_question_ = ++last_id_;
+  question_.until = steady_now() + options_.question_timeout;
+  Header header;
+  header.kind = kind;
+  header.tag = question_.id;
+  control_.assign(content.begin(), content.end());
+  out_->push(header, control_);
+  flush();
+}
+
+base::Result<std::vector<std::byte>> NetworkTarget::take_answer() {
+  question_.id = 0;
+  question_.answered = false;
+  if (question_.outcome == Outcome::kDone) return std::move(question_.content);
+  return base::fail(base::Code::kUnavailable,
+                    fmt::format("{}: {}", address_.text, decode_text(question_.content)), "kv_remote");
+}
+
+base::Status NetworkTarget::cannot_be_asked() const {
+  return base::fail(base::Code::kUnavailable,
+                    fmt::format("kv-target {} cannot be asked: {}", address_.text,
+                                trouble_.empty() ? "no answer" : trouble_),
+                    "kv_remote");
+}
+
 base::Result<std::vector<std::byte>> NetworkTarget::ask(Kind kind, std::span<const std::byte> content) {
   const base::Nanos until = steady_now() + options_.question_timeout;
   while (state_ != State::kUp && steady_now() < until) {
@@ -198,39 +225,71 @@ base::Result<std::vector<std::byte>> NetworkTarget::ask(Kind kind, std::span<con
     if (state_ == State::kDown && retry_at_ > steady_now()) break;
     if (state_ != State::kUp) wait(until);
   }
-  if (state_ == State::kUp && question_.id == 0) {
-    question_ = {};
-    question_.id = ++last_id_;
-    Header header;
-    header.kind = kind;
-    header.tag = question_.id;
-    control_.assign(content.begin(), content.end());
-    out_->push(header, control_);
-    flush();
+  // One at a time: what was asked in the background is asked again when it is wanted.
+  while (question_.id != 0 && !question_.answered && steady_now() < until) wait(until);
+  if (state_ == State::kUp && (question_.id == 0 || question_.answered)) {
+    send_question(kind, content);
     while (question_.id != 0 && !question_.answered && steady_now() < until) wait(until);
     if (question_.answered) {
-      question_.id = 0;
-      question_.answered = false;
       arm();
-      if (question_.outcome == Outcome::kDone) return std::move(question_.content);
-      return base::fail(base::Code::kUnavailable,
-                        fmt::format("{}: {}", address_.text, decode_text(question_.content)), "kv_remote");
+      return take_answer();
     }
-    // Nothing can be asked on a connection that still owes an answer.
-    if (question_.id != 0) lose(fmt::format("{} does not answer a question", address_.text), false);
   }
+  // Nothing can be asked on a connection that still owes an answer.
+  if (question_.id != 0) lose(fmt::format("{} does not answer a question", address_.text), false);
   arm();
-  return base::fail(base::Code::kUnavailable,
-                    fmt::format("kv-target {} cannot be asked: {}", address_.text,
-                                trouble_.empty() ? "no answer" : trouble_),
-                    "kv_remote");
+  return tl::unexpected<base::Error>(cannot_be_asked().error());
 }
 
 base::Result<kv_target::Changes> NetworkTarget::changes(const kv_target::Cursor& since, std::uint32_t limit) {
+  if (options_.follow_in_background) {
+    advance();
+    if (state_ == State::kUp && followed_session_ == session_) return follow(since, limit);
+  }
   const auto content = base::encode(ChangesQuestion{since, limit});
   auto answer = ask(Kind::kChanges, content);
   if (!answer) return tl::unexpected<base::Error>(answer.error());
-  return decode_changes(*answer);
+  const std::uint64_t asked = last_question_;
+  auto changes = decode_changes(*answer);
+  if (!changes) return changes;
+  drop_what_is_known(asked, *changes);
+  // A telling of everything counts from its last page on: only then does the caller know all.
+  if (!changes->more) followed_session_ = session_;
+  return changes;
+}
+
+void NetworkTarget::drop_what_is_known(std::uint64_t question, kv_target::Changes& changes) {
+  std::erase_if(touched_,
+                [&](const auto& one) { return one.second.under_way == 0 && one.second.question < question; });
+  if (touched_.empty()) return;
+  std::erase_if(changes.changes,
+                [&](const kv_target::Change& change) { return touched_.contains(change.name); });
+}
+
+base::Result<kv_target::Changes> NetworkTarget::follow(const kv_target::Cursor& since, std::uint32_t limit) {
+  kv_target::Changes nothing_new;
+  nothing_new.next = since;
+  if (question_.id != 0 && !question_.answered) {
+    if (steady_now() < question_.until) return nothing_new;
+    lose(fmt::format("{} does not answer a question", address_.text), false);
+    arm();
+    return tl::unexpected<base::Error>(cannot_be_asked().error());
+  }
+  if (question_.answered) {
+    const bool wanted = question_.since == since;
+    const auto answer = take_answer();
+    if (!answer) return tl::unexpected<base::Error>(answer.error());
+    auto changes = decode_changes(*answer);
+    if (changes && wanted) {
+      drop_what_is_known(last_question_, *changes);
+      return changes;
+    }
+  }
+  const auto content = base::encode(ChangesQuestion{since, limit});
+  send_question(Kind::kChanges, content);
+  question_.since = since;
+  arm();
+  return nothing_new;
 }
 
 base::Result<kv_target::Space> NetworkTarget::space() {

@@ -58,6 +58,7 @@ void NetworkTarget::submit(std::span<const Request> requests) {
     held.deadline = deadline;
     requests_.emplace(id, std::move(held));
     waiting_.push_back(id);
+    if (options_.follow_in_background && request.verb != Verb::kRead) ++touched_[request.name].under_way;
   }
   advance();
   arm();
@@ -74,8 +75,14 @@ std::size_t NetworkTarget::poll(std::vector<Completion>& completed) {
 
 void NetworkTarget::finish(std::uint64_t id, Completion completion) {
   const auto found = requests_.find(id);
-  completion.tag = found->second.request.tag;
+  const Request& request = found->second.request;
+  completion.tag = request.tag;
   done_.push_back(completion);
+  if (const auto touched = touched_.find(request.name);
+      request.verb != Verb::kRead && touched != touched_.end()) {
+    --touched->second.under_way;
+    touched->second.question = last_question_;
+  }
   requests_.erase(found);
 }
 
@@ -160,7 +167,7 @@ void NetworkTarget::lose(std::string why, bool at_fault) {
   abort_connection(socket_);
   stream_.reset();
   out_.reset();
-  question_.id = 0;
+  question_ = {};
   fail_all(false);
 }
 

@@ -22,6 +22,9 @@ struct NetworkOptions {
   base::Nanos connect_timeout{3'000'000'000};   // until the server's welcome
   base::Nanos backoff_first{50'000'000}, backoff_max{5'000'000'000};
   std::uint64_t client = 0;  // who this is, to the server; 0: random. Must be no other's
+  /// `changes` asks, and answers with what came of the question before: nothing waits for a slow server. Only
+  /// the first call on a connection waits, so that whoever begins to rely on this target knows all it holds.
+  bool follow_in_background = false;
   ZeroCopy zero_copy = ZeroCopy::kAuto;
 };
 
@@ -80,6 +83,8 @@ class NetworkTarget final : public kv_target::Target {
   struct Question {
     std::uint64_t id = 0;  // 0: none under way
     bool answered = false;
+    base::Nanos until{0};       // an answer that comes later is none
+    kv_target::Cursor since{};  // of one in the background
     kv_target::Outcome outcome = kv_target::Outcome::kDone;
     std::vector<std::byte> content;
   };
@@ -104,7 +109,12 @@ class NetworkTarget final : public kv_target::Target {
   void arm();
   void watch();
   void wait(base::Nanos until);
+  void send_question(Kind kind, std::span<const std::byte> content);
+  base::Result<std::vector<std::byte>> take_answer();
   base::Result<std::vector<std::byte>> ask(Kind kind, std::span<const std::byte> content);
+  base::Result<kv_target::Changes> follow(const kv_target::Cursor& since, std::uint32_t limit);
+  base::Status cannot_be_asked() const;
+  void drop_what_is_known(std::uint64_t question, kv_target::Changes& changes);
 
   NetworkOptions options_;
   Address address_;
@@ -121,6 +131,16 @@ class NetworkTarget final : public kv_target::Target {
   std::uint64_t last_id_ = 0;
   std::uint64_t granted_requests_ = 0, granted_bytes_ = 0, drawn_requests_ = 0, drawn_bytes_ = 0;
   Question question_;
+  std::uint64_t last_question_ = 0;
+  /// What we wrote or erased, and the last question that may have been answered before that was done: what
+  /// its answer tells of these shards is older than what the caller knows. Only while following in the
+  /// background.
+  struct Touched {
+    std::uint32_t under_way = 0;
+    std::uint64_t question = 0;
+  };
+  std::map<kv_target::ShardName, Touched> touched_;
+  std::uint64_t followed_session_ = 0;  // on which `changes` was answered by waiting
   std::vector<std::byte> control_, dropped_;
   std::vector<kv_target::Completion> done_;
   kv_target::Limits limits_;
