@@ -38,6 +38,7 @@ struct Report {
   std::vector<std::uint32_t> blocks;                   // of Reserved: the room that was set aside
   std::optional<EncodedImage> image;                   // of Encoded
   std::uint32_t stored_blocks = 0, handed_blocks = 0;  // of PrefillDone
+  wire::FetchEnd fetch = wire::FetchEnd::kWhole;       // of PrefillDone
 };
 
 /// Figures of one rank or encoder for `status`.

@@ -17,6 +17,7 @@ using base::operator""_s;
 namespace {
 
 constexpr std::chrono::milliseconds kTick{100};
+constexpr Nanos kPoolSampleInterval{2'000'000'000};
 
 std::int64_t unix_now_ns() {
   const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
@@ -81,6 +82,7 @@ base::Status Host::listen() {
 void Host::tick() {
   metrics_.sample(machine_->status(), requests_.size(), encodings_.size(), log_ ? log_->dropped_bytes() : 0);
   if (shadow_) shadow_->sample(registry_);
+  sample_pool();
   if (log_) {
     const Nanos now = clock_.now();
     const auto status = log_->flush();
@@ -93,6 +95,13 @@ void Host::tick() {
   ticker_.async_wait([this, alive = alive_](const boost::system::error_code& error) {
     if (!error && *alive && !stopping_) tick();
   });
+}
+
+void Host::sample_pool() {
+  // A question to another process, on the serving thread: not with every tick.
+  if (pool_sampled_at_ && clock_.now() - *pool_sampled_at_ < kPoolSampleInterval) return;
+  pool_sampled_at_ = clock_.now();
+  metrics_.sample(prefixes_->stats());
 }
 
 void Host::warn(const std::string& message) {
@@ -113,6 +122,7 @@ void Host::forget(model::RequestId id) {
   const auto found = requests_.find(id);
   if (found == requests_.end()) return;
   for (const ImageState& image : found->second.images) unlink_segment(image.segment);
+  abandon_hit(found->second);
   requests_.erase(found);
 }
 
@@ -239,8 +249,9 @@ std::optional<std::string> Host::journey(const std::string& name) const {
 }
 
 std::string Host::status() {
-  StatusParts parts{machine_->status(), {}, metrics_.drift(), prefixes_->stats(), 0, 0, 0, {}};
+  StatusParts parts{machine_->status(), {}, metrics_.drift(), prefixes_->stats(), {}, 0, 0, 0, {}};
   for (const auto& [key, agent] : agents_) parts.members[key] = agent->members();
+  parts.hits = hits_.totals();
   parts.shadow = shadow_ ? &*shadow_ : nullptr;
   parts.requests = requests_.size();
   parts.encodings = encodings_.size();
@@ -259,6 +270,7 @@ void Host::shutdown() {
   requests_.clear();
   for (auto& [id, request] : requests) {
     for (const ImageState& image : request.images) unlink_segment(image.segment);
+    abandon_hit(request);
     metrics_.on_end(request, "unavailable");
     request.sink->on_failed({base::Code::kUnavailable, "the gateway is stopping", "agents"}, std::nullopt);
   }

@@ -20,6 +20,7 @@
 #include "cluster/cluster.h"
 #include "cluster/pull_agents.h"
 #include "io/decision_log.h"
+#include "kv/hit_counters.h"
 
 namespace trimtab::agents {
 
@@ -54,6 +55,7 @@ class Host {
   void step(const Report& report);
   void set_timer(base::Nanos at);
   void tick();
+  void sample_pool();
   void log(io::Entry entry);
   void warn(const std::string& message);
   RequestState* find(model::RequestId id);
@@ -68,6 +70,9 @@ class Host {
   void part(ConnectionId connection, const std::string& why);
   bool prepare(const Report& report);
   bool keep_image(const Report& report, const cluster::Encoded& event);
+  // host_hits.cpp: what became of what the pool promised.
+  void settle_hit(const Report& report, const cluster::PrefillDone& done);
+  void abandon_hit(RequestState& request);
   ReferenceAgent& agent(model::Role role, model::EngineId engine);
 
   // host_actions.cpp: what the machine asks for.
@@ -101,6 +106,7 @@ class Host {
   std::optional<io::DecisionLog> log_;
   base::Metrics& registry_;
   ServingMetrics metrics_;
+  kv::HitCounters hits_;
   std::optional<ShadowDecode> shadow_;
   Journeys journeys_;
   ControlServer server_;
@@ -118,7 +124,7 @@ class Host {
   bool running_ = false, scheduled_ = false, stopping_ = false;
   boost::asio::steady_timer timer_, ticker_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  std::optional<base::Nanos> log_warned_at_;
+  std::optional<base::Nanos> log_warned_at_, pool_sampled_at_;
 };
 
 }  // namespace trimtab::agents

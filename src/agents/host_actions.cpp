@@ -5,7 +5,6 @@
 
 #include "agents/host.h"
 #include "base/check.h"
-#include "kv/hit_rule.h"
 #include "kv/key_chain.h"
 
 /// A request that its client left may still be named by an action that was decided before the machine heard
@@ -30,22 +29,20 @@ void Host::on(const cluster::Match& action, const Report&) {
   if (request == nullptr) return;
   extend_keys(*request);
   const bool first = !std::exchange(request->matched_before, true);
-  std::uint32_t blocks = 0;
+  kv_pool::Match matched;
   if (!request->keys.empty()) {
-    const auto matched = prefixes_->match(request->keys, first);
-    if (matched) {
-      // A pool that claims more than it was asked for is broken, not generous.
-      blocks = std::min(*matched, static_cast<std::uint32_t>(request->keys.size()));
-    } else {
+    if (const auto answer = prefixes_->match(request->keys, first))
+      matched = *answer;
+    else
       metrics_.on_match_failed();
-    }
   }
   kv::HitQuery query;
   query.prompt_tokens = static_cast<std::int64_t>(request->tokens.size());
-  query.matched_blocks = blocks;
-  const kv::Hit hit = kv::decide_hit(query, options_.profile.kv);
-  if (first) metrics_.on_match(TokenCount{query.prompt_tokens}, hit.tokens);
-  post_event(cluster::Matched{action.id, TokenCount{query.prompt_tokens}, hit.tokens});
+  query.matched_blocks = matched.blocks;
+  request->hit.emplace(query, request->keys, matched.epoch, options_.profile.kv);
+  const TokenCount hit = request->hit->promised().tokens;
+  if (first) metrics_.on_match(TokenCount{query.prompt_tokens}, hit);
+  post_event(cluster::Matched{action.id, TokenCount{query.prompt_tokens}, hit});
 }
 
 void Host::on(const cluster::Accept& action, const Report&) {

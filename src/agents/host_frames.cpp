@@ -89,6 +89,8 @@ void Host::part(ConnectionId connection, const std::string& why) {
 bool Host::prepare(const Report& report) {
   if (const auto* step = std::get_if<cluster::PrefillStepped>(&report.event)) {
     metrics_.on_prefill_step(*step);
+  } else if (const auto* done = std::get_if<cluster::PrefillDone>(&report.event)) {
+    settle_hit(report, *done);
   } else if (const auto* reserved = std::get_if<cluster::Reserved>(&report.event)) {
     if (RequestState* request = find(reserved->id); request != nullptr && reserved->granted)
       request->reserved_blocks[reserved->from] = report.blocks;

@@ -90,6 +90,48 @@ TEST_F(HostLife, HitsComeFromThePoolAndAreCountedOnce) {
   EXPECT_EQ(salted->finished->hit_tokens, 0U);
 }
 
+TEST_F(HostLife, BlocksLostBetweenMatchAndFetchAreComputedAndCountedOnce) {
+  start_all();
+  const auto ask = [&](std::int32_t last) {
+    auto sink = std::make_shared<RecordingSink>();
+    auto tokens = prompt(640);
+    tokens.push_back(last);
+    backend->submit(submission(tokens, 2), sink);
+    EXPECT_TRUE(turn_until([&] { return sink->ended(); }));
+    EXPECT_EQ(sink->tokens, expected_answer(tokens, 2));
+    return sink->finished->computed_tokens;
+  };
+  const auto count = [&](const char* outcome) {
+    return registry.value("trimtab_prefix_cache_requests_total", {{"outcome", outcome}});
+  };
+  EXPECT_EQ(ask(1), 641U);
+  each(Role::kPrefill, [&](FakeMember& m) {
+    for (const auto& start : m.started) prefixes->keys.insert(start.keys.begin(), start.keys.end());
+    m.fetch_blocks_most = 2;
+  });
+  EXPECT_EQ(ask(2), 641U - 256U);
+  each(Role::kPrefill, [&](FakeMember& m) { m.fetch_end = wire::FetchEnd::kFailed; });
+  EXPECT_EQ(ask(3), 641U - 256U);
+  each(Role::kPrefill, [&](FakeMember& m) { m.fetch_blocks_most.reset(); });
+  EXPECT_EQ(ask(4), 1U);
+  auto tiny = std::make_shared<RecordingSink>();
+  backend->submit(submission(prompt(100), 1), tiny);
+  ASSERT_TRUE(turn_until([&] { return tiny->ended(); }));
+  each(Role::kPrefill, [&](FakeMember& m) { m.paused = true; });
+  auto leaves = std::make_shared<RecordingSink>();
+  const auto left = backend->submit(submission(prompt(640), 1), leaves);
+  ASSERT_TRUE(
+      turn_until([&] { return nlohmann::json::parse(backend->status())["requests"]["prefilling"] == 1; }));
+  backend->cancel(left);
+  for (const char* outcome : {"miss", "stale", "fallback", "hit", "skipped", "abandoned"})
+    EXPECT_EQ(count(outcome), 1) << outcome;
+  EXPECT_EQ(registry.value("trimtab_prefix_cache_queries_total"), 4 * 641 + 100);
+  EXPECT_EQ(registry.value("trimtab_prefix_cache_hits_total"), 256 + 256 + 640);
+  const auto hits = nlohmann::json::parse(backend->status())["hits"];
+  EXPECT_EQ(hits["promised_tokens"], 3 * 640);
+  EXPECT_EQ(hits["hit_tokens"], 256 + 256 + 640);
+}
+
 TEST_F(HostLife, ImagesAreEncodedAndTheirSegmentsLeaveNothingBehind) {
   start_all();
   auto sink = std::make_shared<RecordingSink>();

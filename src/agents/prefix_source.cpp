@@ -22,13 +22,13 @@ kv_pool::PoolClient* PoolPrefixSource::client() {
   return &*client_;
 }
 
-base::Result<std::uint32_t> PoolPrefixSource::match(std::span<const model::BlockKey> keys, bool counted) {
+base::Result<kv_pool::Match> PoolPrefixSource::match(std::span<const model::BlockKey> keys, bool counted) {
   kv_pool::PoolClient* pool = client();
   if (pool == nullptr) {
     return base::fail(base::Code::kUnavailable, "the KV pool at " + socket_path_ + " does not answer",
                       "agents");
   }
-  return pool->match(keys, counted).map([](const kv_pool::Match& match) { return match.blocks; });
+  return pool->match(keys, counted);
 }
 
 std::optional<kv_pool::PoolStats> PoolPrefixSource::stats() {

@@ -19,8 +19,9 @@ namespace trimtab::agents {
 class PrefixSource {
  public:
   virtual ~PrefixSource() = default;
-  /// Leading keys that are present. `counted`: a request's first question. An error is treated as a miss.
-  virtual base::Result<std::uint32_t> match(std::span<const model::BlockKey> keys, bool counted) = 0;
+  /// Leading keys that are present, and of which epoch of the index that is the answer. `counted`: a
+  /// request's first question. An error is treated as a miss.
+  virtual base::Result<kv_pool::Match> match(std::span<const model::BlockKey> keys, bool counted) = 0;
   /// Nothing when the pool does not answer.
   virtual std::optional<kv_pool::PoolStats> stats() = 0;
 };
@@ -30,7 +31,7 @@ class PrefixSource {
 class PoolPrefixSource final : public PrefixSource {
  public:
   PoolPrefixSource(std::string socket_path, const base::Clock& clock, base::Nanos timeout);
-  base::Result<std::uint32_t> match(std::span<const model::BlockKey> keys, bool counted) override;
+  base::Result<kv_pool::Match> match(std::span<const model::BlockKey> keys, bool counted) override;
   std::optional<kv_pool::PoolStats> stats() override;
 
  private:

@@ -16,6 +16,10 @@ namespace {
 /// Enumerations come raw from the peer: a value that this build does not know must not reach a table.
 base::Code known(base::Code code) { return code <= base::Code::kInternal ? code : base::Code::kInternal; }
 
+wire::FetchEnd known(wire::FetchEnd end) {
+  return end <= wire::FetchEnd::kFailed ? end : wire::FetchEnd::kFailed;
+}
+
 model::FinishReason known(model::FinishReason reason) {
   return reason <= model::FinishReason::kLength ? reason : model::FinishReason::kStop;
 }
@@ -212,6 +216,7 @@ void ReferenceAgent::on(std::uint32_t rank, const wire::PrefillDone& message) {
   report.tokens.push_back({message.id, message.first_token, message.logits_checksum});
   report.stored_blocks = message.stored_blocks;
   report.handed_blocks = message.handed_blocks;
+  report.fetch = known(message.fetch);
   on_report_(std::move(report));
 }
 

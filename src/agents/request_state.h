@@ -9,6 +9,7 @@
 
 #include "cluster/backend.h"
 #include "cluster/events.h"
+#include "kv/hit_counters.h"
 #include "model/ids.h"
 #include "model/request.h"
 
@@ -36,6 +37,8 @@ struct RequestState {
   model::BlockKey key_root;
   std::vector<model::BlockKey> keys;  // of the full blocks of `tokens` at the last match
   bool matched_before = false;        // the pool counts a request once
+  std::optional<kv::HitRead> hit;     // what the pool promised last, until the engine says what it read
+  kv::HitAccount hit_account;
 
   /// Room that decode ranks set aside. By rank: the answer of one that was asked before may come late.
   std::map<model::RankId, std::vector<std::uint32_t>> reserved_blocks;

@@ -44,6 +44,18 @@ void describe_metrics(obs::Registry& registry) {
   registry.describe("trimtab_pool_hit_tokens_total", "Prompt tokens found in the pool, once a request.");
   registry.describe("trimtab_pool_miss_tokens_total", "Prompt tokens to compute, once a request.");
   registry.describe("trimtab_pool_match_failures_total", "Questions that the pool did not answer: misses.");
+  registry.describe(
+      "trimtab_prefix_cache_requests_total",
+      "Requests by what became of their hit: hit, miss, skipped (too short), stale (a block was "
+      "gone), fallback (a block could not be read), abandoned.");
+  registry.describe("trimtab_prefix_cache_queries_total", "Prompt tokens of requests whose hit was decided.");
+  registry.describe("trimtab_prefix_cache_hits_total", "Of those, tokens read from the pool, not computed.");
+  registry.describe("trimtab_pool_up", "1 when the KV pool answers.");
+  registry.describe("trimtab_pool_degraded_reads", "Blocks of which a shard was computed, since its start.");
+  registry.describe("trimtab_pool_shards_bad", "Shards found torn, damaged or of another block.");
+  registry.describe("trimtab_pool_shards_repaired", "Shards written again.");
+  registry.describe("trimtab_pool_targets", "Places for shards.");
+  registry.describe("trimtab_pool_targets_dead", "Places for shards that do not answer.");
   registry.describe("trimtab_output_tokens_total", "Tokens given to clients.");
   registry.describe("trimtab_ranks_lost_total", "Ranks and encoders whose connection ended.");
   registry.describe("trimtab_decode_running", "Running requests of a decode rank, reservations included.");
@@ -87,6 +99,37 @@ void ServingMetrics::on_match(base::TokenCount tokens, base::TokenCount hit) {
 }
 
 void ServingMetrics::on_match_failed() { metrics_.add("trimtab_pool_match_failures_total", 1); }
+
+void ServingMetrics::on_hit(std::string_view outcome, base::TokenCount prompt, base::TokenCount hit) {
+  metrics_.add("trimtab_prefix_cache_requests_total", 1, {{"outcome", std::string(outcome)}});
+  if (outcome == "abandoned") return;
+  metrics_.add("trimtab_prefix_cache_queries_total", as_double(prompt.value));
+  metrics_.add("trimtab_prefix_cache_hits_total", as_double(hit.value));
+}
+
+void ServingMetrics::sample(const std::optional<kv_pool::PoolStats>& pool) {
+  metrics_.set("trimtab_pool_up", pool ? 1 : 0);
+  if (!pool) return;
+  const std::pair<std::string_view, std::uint64_t> gauges[] = {
+      {"trimtab_pool_blocks_in_memory", pool->memory_entries},
+      {"trimtab_pool_blocks_in_store", pool->file_entries},
+      {"trimtab_pool_blocks_not_durable", pool->dirty_entries},
+      {"trimtab_pool_pins", pool->pins},
+      {"trimtab_pool_reads_from_memory", pool->gets_memory},
+      {"trimtab_pool_reads_from_store", pool->gets_file},
+      {"trimtab_pool_reads_stale", pool->gets_stale},
+      {"trimtab_pool_reads_refused", pool->gets_refused},
+      {"trimtab_pool_evictions_from_memory", pool->memory_evictions},
+      {"trimtab_pool_evictions_from_store", pool->file_evictions},
+      {"trimtab_pool_write_errors", pool->file_errors},
+      {"trimtab_pool_degraded_reads", pool->degraded_reads},
+      {"trimtab_pool_shards_bad", pool->shards_bad},
+      {"trimtab_pool_shards_repaired", pool->shards_repaired},
+      {"trimtab_pool_targets", pool->targets},
+      {"trimtab_pool_targets_dead", pool->targets_dead},
+  };
+  for (const auto& [name, value] : gauges) metrics_.set(name, static_cast<double>(value));
+}
 
 void ServingMetrics::on_token(const RequestState& request, Nanos now) {
   metrics_.add("trimtab_output_tokens_total", 1);

@@ -1,13 +1,16 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "agents/request_state.h"
 #include "base/metrics.h"
 #include "cluster/records.h"
 #include "cluster/status.h"
+#include "kv_pool/pool_stats.h"
 #include "obs/registry.h"
 #include "policy/cost/drift.h"
 
@@ -25,6 +28,8 @@ class ServingMetrics {
   void on_prefill_step(const cluster::PrefillStepped& step);
   void on_match(base::TokenCount tokens, base::TokenCount hit);
   void on_match_failed();
+  /// The hit of a request has been read, or never will be; once a request.
+  void on_hit(std::string_view outcome, base::TokenCount prompt, base::TokenCount hit);
   void on_token(const RequestState& request, base::Nanos now);
   /// `outcome`: stop, length, cancelled, or the name of an error code.
   void on_end(const RequestState& request, const std::string& outcome);
@@ -32,6 +37,8 @@ class ServingMetrics {
 
   void sample(const cluster::ClusterStatus& status, std::size_t requests, std::size_t encodings,
               std::uint64_t log_bytes_dropped);
+  /// The pool's own counters; nothing when it does not answer.
+  void sample(const std::optional<kv_pool::PoolStats>& pool);
 
   struct Drift {
     policy::DriftMonitor monitor;

@@ -109,6 +109,10 @@ json alarms_of(const StatusParts& parts) {
   if (!parts.pool) alarms.push_back("the KV pool does not answer: every prompt is computed in full");
   if (parts.pool && parts.pool->memory_only != 0)
     alarms.push_back("the KV pool has no working file tier: hits will not survive a restart");
+  if (parts.pool && parts.pool->targets_dead > 0)
+    alarms.push_back(fmt::format(
+        "{} of the KV pool's {} targets do not answer: {}", parts.pool->targets_dead, parts.pool->targets,
+        parts.pool->targets_dead <= 2 ? "blocks are read from the others" : "many blocks cannot be read"));
   if (parts.log_bytes_dropped > 0)
     alarms.push_back(
         fmt::format("the decision log lost {} bytes: is its disk full?", parts.log_bytes_dropped));
@@ -146,6 +150,15 @@ std::string status_json(const StatusParts& parts) {
   for (const cluster::EngineStatus& engine : cluster.engines)
     root["engines"].push_back(engine_json(parts, engine));
   root["pool"] = parts.pool ? json::parse(kv_pool::to_json(*parts.pool), nullptr, false) : json();
+  root["hits"] = {{"skipped", parts.hits.skipped},
+                  {"misses", parts.hits.misses},
+                  {"hits", parts.hits.hits},
+                  {"stale", parts.hits.stale},
+                  {"fallbacks", parts.hits.fallbacks},
+                  {"abandoned", parts.hits.abandoned},
+                  {"prompt_tokens", parts.hits.prompt_tokens},
+                  {"promised_tokens", parts.hits.promised_tokens},
+                  {"hit_tokens", parts.hits.hit_tokens}};
   root["encodings_in_flight"] = parts.encodings;
   root["alarms"] = alarms_of(parts);
   root["shadow"] = parts.shadow != nullptr ? shadow_json(*parts.shadow) : json();

@@ -10,6 +10,7 @@
 #include "agents/serving_metrics.h"
 #include "agents/shadow_decode.h"
 #include "cluster/status.h"
+#include "kv/hit_counters.h"
 #include "kv_pool/pool_stats.h"
 
 namespace trimtab::agents {
@@ -28,6 +29,7 @@ struct StatusParts {
   std::map<std::pair<model::Role, model::EngineId>, std::vector<MemberStatus>> members;
   const std::map<model::EngineId, ServingMetrics::Drift>& drift;
   std::optional<kv_pool::PoolStats> pool;
+  kv::HitTotals hits;
   std::size_t requests = 0, encodings = 0;
   std::uint64_t log_bytes_dropped = 0;
   std::vector<RequestLine> oldest;  // at most kStatusRequestsMax
@@ -41,6 +43,8 @@ struct StatusParts {
 ///    "tiers": [{"tier", "bound_tokens", "queued", "queued_quota_ms"}],
 ///    "engines": [{"role", "engine", "serving", "draining", "tiers", "quota_left_ms", "cost": {...},
 ///                 "ranks": [{"rank", "connected", "pid", ...}]}],
+///    "hits": {"skipped", "misses", "hits", "stale", "fallbacks", "abandoned", "prompt_tokens",
+///             "promised_tokens", "hit_tokens"}: each request once, when its hit has been read,
 ///    "pool": {...} | null, "encodings_in_flight", "alarms": [text...], "decision_log": {"dropped_bytes"},
 ///    "shadow": {"decode_policy", "decisions", "changed", "held", "live": {"kv_peak_over_mean",
 ///               "running_peak_over_mean"}, "shadow": {...}, "first_changes": [...]} | null}

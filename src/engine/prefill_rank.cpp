@@ -181,9 +181,8 @@ void PrefillRank::on_embeddings(const wire::Embeddings& message) {
 void PrefillRank::on_target(wire::DecodeTarget message) {
   const auto found = requests_.find(message.id);
   if (found == requests_.end() || found->second.ending) return;
-  Request& request = found->second;
-  request.target = std::move(message);
-  if (request.stage == Stage::kComputed) hand_over(request);
+  found->second.target = std::move(message);
+  if (found->second.stage == Stage::kComputed) hand_over(found->second);
 }
 
 void PrefillRank::on_abort(model::RequestId id) {
@@ -323,6 +322,9 @@ void PrefillRank::on_moved(MoveDone done) {
           return admit();
         }
       }
+      const bool gone = !done.status && done.status.error().code == Code::kNotFound;
+      if (done.moved < done.job.blocks.size())
+        request.done.fetch = gone ? wire::FetchEnd::kGone : wire::FetchEnd::kFailed;
       begin_compute(request, done.moved);
     }
   }
@@ -339,8 +341,7 @@ void PrefillRank::submit(MoveJob job) {
 }
 
 void PrefillRank::finish(model::RequestId id) {
-  Request& request = requests_.at(id);
-  const wire::PrefillDone done = request.done;
+  const wire::PrefillDone done = requests_.at(id).done;
   tables_.free(id);
   requests_.erase(id);
   outbox_.send(done);

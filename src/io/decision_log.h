@@ -72,8 +72,21 @@ struct BlocksEntry {
   }
 };
 
+/// What became of the hit that the pool promised, once the engine had read it.
+struct HitEntry {
+  RequestId request;
+  Nanos at;
+  std::string outcome;                // hit, miss, skipped, stale, fallback
+  std::uint32_t promised_tokens = 0;  // by the answer at the match
+  std::uint32_t read_tokens = 0;      // the rest of the promised ones were computed
+  template <class A>
+  void visit(A& a) {
+    a(request, at, outcome, promised_tokens, read_tokens);
+  }
+};
+
 struct Entry {
-  std::variant<cluster::Record, NameEntry, TokenEntry, ImageEntry, BlocksEntry> body;
+  std::variant<cluster::Record, NameEntry, TokenEntry, ImageEntry, BlocksEntry, HitEntry> body;
 
   RequestId request() const {
     return std::visit([](const auto& e) { return e.request; }, body);

@@ -22,6 +22,7 @@ struct Parts {
   std::vector<const TokenEntry*> tokens;
   std::vector<const ImageEntry*> images;
   std::uint32_t stored_blocks = 0, handed_blocks = 0;
+  std::vector<const HitEntry*> hits;
   std::int64_t submitted_unix_ns = 0;
   std::optional<Nanos> start;
 
@@ -42,6 +43,7 @@ struct Parts {
   void take(const NameEntry& name) { submitted_unix_ns = name.unix_ns; }
   void take(const TokenEntry& token) { tokens.push_back(&token); }
   void take(const ImageEntry& image) { images.push_back(&image); }
+  void take(const HitEntry& hit) { hits.push_back(&hit); }
   void take(const BlocksEntry& blocks) {
     stored_blocks += blocks.stored;
     handed_blocks += blocks.handed;
@@ -92,6 +94,25 @@ json summary_of(const Parts& parts) {
   return summary;
 }
 
+/// The first reading is the one that is counted; a request that is redone reads again.
+json hit_json(const Parts& parts) {
+  if (parts.hits.empty()) return nullptr;
+  const HitEntry& hit = *parts.hits.front();
+  return {{"outcome", hit.outcome},
+          {"promised_tokens", hit.promised_tokens},
+          {"read_tokens", hit.read_tokens},
+          {"readings", parts.hits.size()}};
+}
+
+std::string hit_text(const HitEntry& hit) {
+  std::string text = fmt::format("  hit: {} tokens promised by the pool, {} read ({})", hit.promised_tokens,
+                                 hit.read_tokens, hit.outcome);
+  if (hit.outcome == "stale") text += ": a block was gone by the time it was read; the rest was computed";
+  if (hit.outcome == "fallback") text += ": a block could not be read; the rest was computed";
+  if (hit.outcome == "skipped") text += ": too short for a whole block before its last token";
+  return text + "\n";
+}
+
 json image_json(const ImageEntry& image) {
   return {{"image", image.image},
           {"rows", image.rows},
@@ -108,6 +129,7 @@ void write_tokens(std::string& text, const Parts& parts) {
     fmt::format_to(out, "  image {}: {} rows, {} tokens of text found, {} cut off\n", image->image,
                    image->rows, image->text_tokens, image->truncated_tokens);
   }
+  for (const HitEntry* hit : parts.hits) text += hit_text(*hit);
   fmt::format_to(out, "  blocks: {} stored in the pool by prefill, {} handed over to decode\n",
                  parts.stored_blocks, parts.handed_blocks);
   fmt::format_to(out, "  {} tokens", parts.tokens.size());
@@ -163,6 +185,7 @@ std::string explain_json(const LoggedRequest& request) {
     event["text"] = cluster::describe(*record);
     root["events"].push_back(std::move(event));
   }
+  root["hit"] = hit_json(parts);
   root["tokens"] = json::array();
   root["checksums"] = json::array();
   root["token_at_ms"] = json::array();

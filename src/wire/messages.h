@@ -182,6 +182,13 @@ struct PrefillStep {
   }
 };
 
+/// How the reading of a hit ended.
+enum class FetchEnd : std::uint8_t {
+  kWhole,   // all that was asked for was read
+  kGone,    // a block was no longer in the pool
+  kFailed,  // a block could not be read: the pool is away, too busy, or the block is damaged
+};
+
 /// Prefill rank -> control: the prompt is computed, its KV handed over (when a target was given), the first
 /// token drawn.
 struct PrefillDone {
@@ -194,9 +201,11 @@ struct PrefillDone {
   std::uint32_t stored_blocks = 0;
   std::uint32_t handed_blocks = 0;
   model::FinishReason finish = model::FinishReason::kNone;  // kStop when the first token ends the answer
+  FetchEnd fetch = FetchEnd::kWhole;  // why hit_tokens are fewer than it was told to fetch, if they are
   template <class A>
   void visit(A& a) {
-    a(id, first_token, logits_checksum, hit_tokens, computed_tokens, stored_blocks, handed_blocks, finish);
+    a(id, first_token, logits_checksum, hit_tokens, computed_tokens, stored_blocks, handed_blocks, finish,
+      fetch);
   }
 };
 

@@ -62,12 +62,12 @@ struct RecordingSink final : cluster::Sink {
 struct FakePrefixes final : PrefixSource {
   std::set<model::BlockKey> keys;
   std::uint64_t asked = 0, counted = 0;
-  base::Result<std::uint32_t> match(std::span<const model::BlockKey> wanted, bool first) override {
+  base::Result<kv_pool::Match> match(std::span<const model::BlockKey> wanted, bool first) override {
     ++asked;
     counted += first ? 1 : 0;
     std::uint32_t hit = 0;
     while (hit < wanted.size() && keys.contains(wanted[hit])) ++hit;
-    return hit;
+    return kv_pool::Match{hit, 1};
   }
   std::optional<kv_pool::PoolStats> stats() override { return kv_pool::PoolStats{}; }
 };

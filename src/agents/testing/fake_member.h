@@ -46,6 +46,9 @@ class FakeMember {
   bool rejoins = true;        // on Shutdown: comes back as a new process, like under a supervisor
   bool refuses = false;       // decode: answers DecodeReserve with no blocks
   bool fails_images = false;  // encoder
+  /// Prefill: reads of the pool end after so many blocks, in this way; the rest is computed.
+  std::optional<std::uint32_t> fetch_blocks_most = std::nullopt;
+  wire::FetchEnd fetch_end = wire::FetchEnd::kGone;
   std::uint32_t chunk_tokens = 100'000;
   std::uint64_t prefill_starts = 0, prefill_tokens = 0, decode_starts = 0, encodes = 0, aborts = 0,
                 shutdowns = 0;
@@ -62,6 +65,7 @@ class FakeMember {
     std::uint32_t computed = 0;
     std::optional<wire::DecodeTarget> target;
     std::set<std::uint32_t> images_here;
+    bool fetch_was_short = false;
   };
   struct Decode {
     wire::DecodeStart start;

@@ -125,9 +125,11 @@ void FakeMember::on(const wire::PrefillStart& m) {
   TRIMTAB_CHECK(m.hit_tokens < m.tokens.size(), "nothing to compute");
   TRIMTAB_CHECK(m.hit_tokens / 128 <= m.keys.size(), "a hit without its keys");
   ++prefill_starts;
-  prefill_tokens += m.tokens.size() - m.hit_tokens;
+  wire::PrefillStart start = m;
+  if (fetch_blocks_most) start.hit_tokens = std::min(start.hit_tokens, *fetch_blocks_most * 128);
+  prefill_tokens += m.tokens.size() - start.hit_tokens;
   started.push_back(m);
-  prefills_.push_back({m, m.hit_tokens, std::nullopt, {}});
+  prefills_.push_back({start, start.hit_tokens, std::nullopt, {}, start.hit_tokens < m.hit_tokens});
   schedule();
 }
 
@@ -228,6 +230,7 @@ void FakeMember::finish(const Prefill& p) {
   done.first_token = next_token(p.start.tokens);
   done.logits_checksum = logits_of(p.start.tokens);
   done.hit_tokens = p.start.hit_tokens;
+  if (p.fetch_was_short) done.fetch = fetch_end;
   done.computed_tokens = static_cast<std::uint32_t>(p.start.tokens.size()) - p.start.hit_tokens;
   done.stored_blocks = done.computed_tokens / 128;
   if (p.target) done.handed_blocks = static_cast<std::uint32_t>((p.start.tokens.size() + 127) / 128);

@@ -1,0 +1,65 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "agents/host.h"
+
+namespace trimtab::agents {
+
+namespace {
+
+std::string_view name_of(kv::HitRead::Outcome outcome) {
+  using Outcome = kv::HitRead::Outcome;
+  switch (outcome) {
+    case Outcome::kSkipped:
+      return "skipped";
+    case Outcome::kMiss:
+      return "miss";
+    case Outcome::kHit:
+      return "hit";
+    case Outcome::kStale:
+      return "stale";
+    case Outcome::kFallback:
+      break;
+  }
+  return "fallback";
+}
+
+/// An engine reads the blocks in order and says how many it got and why no more.
+void apply(kv::HitRead& read, std::int64_t blocks, wire::FetchEnd end) {
+  const std::int64_t promised = read.promised().block_kv_blocks;
+  // What lies behind the hit's end is not computed from: an engine that has read the hit has read enough.
+  const bool whole = blocks * model::kBlockTokens >= read.promised().tokens.value;
+  const std::int64_t got = whole ? promised : std::min(blocks, promised);
+  for (std::int64_t i = 0; i < got; ++i) read.on_block(static_cast<std::uint32_t>(i), kv::ReadResult::kRead);
+  if (got < promised) {
+    read.on_block(static_cast<std::uint32_t>(got),
+                  end == wire::FetchEnd::kGone ? kv::ReadResult::kGone : kv::ReadResult::kFailed);
+  }
+  if (!read.ready()) read.give_up();
+}
+
+}  // namespace
+
+void Host::settle_hit(const Report& report, const cluster::PrefillDone& done) {
+  RequestState* request = find(done.id);
+  if (request == nullptr || !request->hit) return;
+  kv::HitRead& read = *request->hit;
+  apply(read, done.hit.value / model::kBlockTokens, report.fetch);
+  const std::string_view outcome = name_of(read.outcome());
+  const base::TokenCount promised = read.promised().tokens;
+  if (hits_.settle(request->hit_account, read))
+    metrics_.on_hit(outcome, read.hit().tokens + read.hit().to_compute, done.hit);
+  log({io::HitEntry{done.id, now_, std::string(outcome), static_cast<std::uint32_t>(promised.value),
+                    static_cast<std::uint32_t>(done.hit.value)}});
+  // The loader found the same when it was asked, and its index claims what is gone no longer.
+  (void)read.take_withdrawals();
+  request->hit.reset();
+}
+
+void Host::abandon_hit(RequestState& request) {
+  if (hits_.abandon(request.hit_account)) metrics_.on_hit("abandoned", {}, {});
+}
+
+}  // namespace trimtab::agents
