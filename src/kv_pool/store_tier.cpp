@@ -25,6 +25,9 @@ base::Result<std::unique_ptr<StoreTier>> StoreTier::open(
   if (!store) return tl::unexpected(store.error());
   std::unique_ptr<StoreTier> tier(new StoreTier(std::move(*store), std::move(*policy), bytes));
   tier->adopt(now);
+  // Targets may have lost what they held while nobody looked: a place that was emptied or replaced is filled
+  // again.
+  tier->store_->start_walk(kv_store::WalkKind::kRebuild, now);
   return tier;
 }
 

@@ -209,7 +209,13 @@ def test_other_machines_keep_the_blocks_and_two_of_them_die(tmp_path):
             assert pool(system)['gets_file'] > 0
             until(lambda: pool(system)['targets_dead'] == 2, lambda: f'the dead are not seen: {pool(system)}')
             assert any('2 of the' in alarm and '12 targets' in alarm for alarm in system.status()['alarms'])
-            for index in (2, 9):
+            # With a third one dead nothing is readable, and so nothing is promised: a miss at once, not a read that fails.
+            targets.kill(5)
+            kill_loader(system)
+            missed = complete(system)
+            assert missed['hit']['outcome'] == 'miss' and missed['hit']['promised_tokens'] == 0
+            same_answer(first, missed)
+            for index in (2, 5, 9):
                 targets.start(index)
             until(lambda: pool(system)['targets_dead'] == 0, lambda: f'they are not taken back: {pool(system)}')
             assert not any('targets' in alarm for alarm in system.status()['alarms'])
@@ -256,6 +262,7 @@ def test_blocks_that_vanish_between_match_and_fetch_are_computed_and_counted_onc
         third = complete(system)
         assert third['hit']['outcome'] == 'hit' and third['summary']['hit_tokens'] == reusable(first)
         assert system.status()['hits']['hits'] == counted + 1
+        assert pool(system)['pins'] == 0
         same_answer(first, third)
         system.wait_idle()
 
