@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
+#include "apps/instance.h"
 #include "config/profile.h"
 #include "io/trace_reader.h"
 #include "policy/eviction/endurance.h"
@@ -23,7 +24,7 @@ namespace {
 struct PlanOptions {
   eviction::Endurance pool;
   std::string device_bytes = "30.72T", write_bytes = "";
-  std::string trace, policy = "hit_density", profile = "deepseek-v4.1-flash", profiles_dir = "profiles";
+  std::string trace, policy = "hit_density", profile = "deepseek-v4.1-flash", profiles_dir;
   double room_percent = 5, rate = 1, starts_over_hours = 8;
   bool as_json = false;
 };
@@ -52,7 +53,7 @@ struct FromTrace {
 
 /// What a pool with room for a part of the trace's blocks would write, and how much of them it would save.
 base::Result<FromTrace> replay_trace(PlanOptions& options) {
-  const auto profile = config::load_profile(options.profile, options.profiles_dir);
+  const auto profile = config::load_profile(options.profile, find_profiles_dir(options.profiles_dir));
   if (!profile) return tl::unexpected<base::Error>(profile.error());
   const auto trace = io::read_trace(options.trace, {});
   if (!trace) return tl::unexpected<base::Error>(trace.error());
@@ -64,6 +65,13 @@ base::Result<FromTrace> replay_trace(PlanOptions& options) {
                                   base::Nanos{static_cast<std::int64_t>(options.starts_over_hours * 3.6e12)});
   FromTrace out;
   out.capacity_blocks = static_cast<std::int64_t>(prompts.unique() * options.room_percent / 100);
+  if (out.capacity_blocks < 1) {
+    return base::fail(
+        base::Code::kInvalidArgument,
+        fmt::format("{:g} % of the trace's {} unique blocks is room for none: give at least {:.2g}",
+                    options.room_percent, prompts.unique(), 100.0 / prompts.unique()),
+        "--room");
+  }
   eviction::Settings settings;
   settings.capacity_blocks = out.capacity_blocks;
   settings.block_tokens = trace->block_tokens;
@@ -79,7 +87,7 @@ base::Result<FromTrace> replay_trace(PlanOptions& options) {
 }
 
 void print(const PlanOptions& options, const eviction::EndurancePlan& plan, const FromTrace& from) {
-  report::Table table({{"", report::Align::kLeft}, {"", report::Align::kRight}});
+  report::Table table({{"SSDs of the pool", report::Align::kLeft}, {"plan", report::Align::kRight}});
   const auto row = [&](const char* what, std::string value) { table.add_row({what, std::move(value)}); };
   if (!options.trace.empty()) {
     row("blocks of the trace hit", fmt::format("{:.1f} %", 100 * from.replayed.ratio()));
@@ -115,10 +123,12 @@ base::Status plan(PlanOptions& options) {
                                               "written: give one",
                       "pool plan");
   }
-  if (!(options.room_percent > 0 && options.room_percent <= 100) || !(options.rate > 0)) {
+  if (!(options.room_percent > 0 && options.room_percent <= 100) || !(options.rate > 0) ||
+      !(options.starts_over_hours >= 0 && options.starts_over_hours <= 1e4)) {
     return base::fail(base::Code::kInvalidArgument,
-                      fmt::format("--room {:g} must be above 0 and at most 100, --rate {:g} above 0",
-                                  options.room_percent, options.rate),
+                      fmt::format("--room {:g} must be above 0 and at most 100, --rate {:g} above 0, "
+                                  "--starts-over-hours {:g} from 0 to 10,000",
+                                  options.room_percent, options.rate, options.starts_over_hours),
                       "pool plan");
   }
   FromTrace from;
@@ -190,8 +200,7 @@ void add_pool_plan(CLI::App& pool) {
       ->capture_default_str();
   command->add_option("--profile", options->profile, "model profile: bytes of a block")
       ->capture_default_str();
-  command->add_option("--profiles-dir", options->profiles_dir, "directory of the model profiles")
-      ->capture_default_str();
+  command->add_option("--profiles-dir", options->profiles_dir, "directory of the model profiles");
   command->add_flag("--json", options->as_json, "as JSON");
   command->callback([options] { finish(plan(*options)); });
 }
