@@ -164,7 +164,12 @@ void StripedStore::erase(std::span<const BlockKey> keys, base::Nanos now) {
       end_repair(*static_cast<RepairOp*>(ops_.find(repair->second)), now);
     if (const auto running = writing_.find(key); running != writing_.end())
       static_cast<WriteOp*>(ops_.find(running->second))->cancel(now);
-    if (const auto at = index_.find(key)) submit_erases(key, *at, kv_code::kAllShards, now);
+    if (auto at = index_.find(key)) {
+      // Shards that were late when the write was acknowledged are in their targets' queues before these.
+      for (std::uint32_t s = 0; s < kShards; ++s)
+        if ((*at)[s] == kNowhere) (*at)[s] = map_.of(key)[s];
+      submit_erases(key, *at, kv_code::kAllShards, now);
+    }
     index_.erase(key);
   }
   ops_.sweep();
