@@ -82,16 +82,18 @@ RC_GTEST_PROP(Distribution, QuantilesAreRightToHalfABucket, (const std::vector<s
 class PlainLru {
  public:
   explicit PlainLru(std::size_t capacity) : capacity_(capacity) {}
-  bool use(std::uint64_t id) {
-    const auto found = std::ranges::find(order_, id);
-    if (found == order_.end()) return false;
-    order_.splice(order_.begin(), order_, found);
-    return true;
+  std::int64_t match(std::uint64_t first, std::int64_t count) const {
+    std::int64_t hit = 0;
+    while (hit < count && std::ranges::count(order_, first + static_cast<std::uint64_t>(hit)) > 0) ++hit;
+    return hit;
   }
-  void store(std::uint64_t id) {
-    if (use(id)) return;
-    if (order_.size() == capacity_) order_.pop_back();
-    order_.push_front(id);
+  /// The end of the chain is the oldest of it.
+  void store(std::uint64_t first, std::int64_t count) {
+    for (std::int64_t i = count; i-- > 0;) {
+      order_.remove(first + static_cast<std::uint64_t>(i));
+      order_.push_front(first + static_cast<std::uint64_t>(i));
+    }
+    while (order_.size() > capacity_) order_.pop_back();
   }
 
  private:
@@ -99,19 +101,19 @@ class PlainLru {
   std::list<std::uint64_t> order_;
 };
 
-RC_GTEST_PROP(PrefixCache, IsAnLruOfItsCapacity, ()) {
+RC_GTEST_PROP(PrefixCache, IsAnLruOfItsCapacityThatDropsChainsFromTheEnd, ()) {
   const auto capacity = *rc::gen::inRange<std::size_t>(1, 40);
   PrefixCache cache(static_cast<std::int64_t>(capacity));
   PlainLru plain(capacity);
   const auto uses = *rc::gen::container<std::vector<std::pair<std::uint8_t, std::uint8_t>>>(
-      200, rc::gen::pair(rc::gen::inRange<std::uint8_t>(0, 60), rc::gen::inRange<std::uint8_t>(1, 6)));
-  for (const auto& [first, count] : uses) {
+      200, rc::gen::pair(rc::gen::inRange<std::uint8_t>(0, 12), rc::gen::inRange<std::uint8_t>(1, 9)));
+  std::int64_t now = 0;
+  for (const auto& [chain, count] : uses) {
+    const std::uint64_t first = chain * 100ULL;
     const std::vector<model::BlockRun> runs{{first, count}};
-    std::int64_t expected = 0;
-    while (expected < count && plain.use(first + static_cast<std::uint64_t>(expected))) ++expected;
-    RC_ASSERT(cache.match(runs) == expected);
-    cache.store(runs, count);
-    for (std::uint64_t i = 0; i < count; ++i) plain.store(first + i);
+    RC_ASSERT(cache.match(runs, Nanos{++now}) == plain.match(first, count));
+    cache.store(runs, count, Nanos{now});
+    plain.store(first, count);
     RC_ASSERT(cache.blocks() <= static_cast<std::int64_t>(capacity));
   }
 }
@@ -130,9 +132,9 @@ RC_GTEST_PROP(PrefixCache, WithoutABoundIsASet, ()) {
     };
     std::int64_t expected = 0;
     while (expected < 2 * count && there(expected)) ++expected;
-    RC_ASSERT(cache.match(runs) == expected);
+    RC_ASSERT(cache.match(runs, Nanos{1}) == expected);
     const std::int64_t stored = *rc::gen::inRange<std::int64_t>(0, 2 * count + 1);
-    cache.store(runs, stored);
+    cache.store(runs, stored, Nanos{1});
     for (std::int64_t i = 0; i < stored; ++i)
       plain.insert(static_cast<std::uint64_t>(i < count ? first + i : first + 50'000 + i - count));
     RC_ASSERT(cache.blocks() == static_cast<std::int64_t>(plain.size()));
@@ -145,9 +147,9 @@ RC_GTEST_PROP(PrefixCache, WithoutABoundIsASet, ()) {
 TEST(PrefixCache, WithoutABoundEverythingStays) {
   PrefixCache cache(0);
   const std::vector<model::BlockRun> runs{{0, 50'000}, {1ULL << 40U, 50'000}};
-  EXPECT_EQ(cache.match(runs), 0);
-  cache.store(runs, 70'000);
-  EXPECT_EQ(cache.match(runs), 70'000);
+  EXPECT_EQ(cache.match(runs, Nanos{1}), 0);
+  cache.store(runs, 70'000, Nanos{2});
+  EXPECT_EQ(cache.match(runs, Nanos{3}), 70'000);
   EXPECT_EQ(cache.evicted(), 0);
 }
 

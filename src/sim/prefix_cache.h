@@ -5,10 +5,13 @@
 #include <span>
 #include <vector>
 
+#include "base/units.h"
 #include "model/trace.h"
 #include "sim/eviction.h"
 
 namespace trimtab::sim {
+
+using base::Nanos;
 
 /// Which prefix blocks the pool (or one storage node of it) holds, by the ids of a trace. Equal ids mean
 /// equal prefixes, so a block counts as hit when all before it do. With a capacity the eviction order says
@@ -16,16 +19,18 @@ namespace trimtab::sim {
 class PrefixCache {
  public:
   /// In blocks of the trace; 0: no bound.
-  explicit PrefixCache(std::int64_t capacity_blocks, std::unique_ptr<Eviction> eviction = nullptr);
+  explicit PrefixCache(std::int64_t capacity_blocks, std::unique_ptr<eviction::Policy> policy = nullptr);
 
   /// Leading blocks that are present; they are used now.
-  std::int64_t match(std::span<const model::BlockRun> runs);
-  /// The first `blocks` of the runs are stored.
-  void store(std::span<const model::BlockRun> runs, std::int64_t blocks);
+  std::int64_t match(std::span<const model::BlockRun> runs, Nanos now);
+  /// The first `blocks` of the runs are stored, and then weighed together with what was there. A block that
+  /// is here already was used when it was matched.
+  void store(std::span<const model::BlockRun> runs, std::int64_t blocks, Nanos now);
 
   /// One block: is it here? Then it is used now.
-  bool use(std::uint64_t id);
-  void put(std::uint64_t id);
+  bool use(std::uint64_t id, Nanos now);
+  /// One block that stands for itself: the blocks before it are elsewhere.
+  void put(std::uint64_t id, Nanos now);
   /// Without using it.
   bool contains(std::uint64_t id) const {
     return capacity_ > 0 ? find(id) != kNone : (stored_of(id / kGroup) >> (id % kGroup) & 1U) != 0;
@@ -40,10 +45,12 @@ class PrefixCache {
   static constexpr std::uint32_t kNone = UINT32_MAX;
   struct Entry {
     std::uint64_t id = 0;
-    std::uint32_t slot = kNone;  // of the eviction order; kNone: the entry is free
+    std::uint32_t slot = kNone;  // of the eviction policy; kNone: the entry is free
   };
   std::uint32_t find(std::uint64_t id) const;
-  void insert(std::uint64_t id);
+  std::int64_t leading(std::span<const model::BlockRun> runs) const;
+  std::uint32_t insert(std::uint64_t id, const eviction::Block& block, const eviction::Access& access);
+  void fit(Nanos now);
   void erase(std::uint32_t at);
   void grow();
   std::size_t home(std::uint64_t id) const;
@@ -64,11 +71,12 @@ class PrefixCache {
   void store_run(std::uint64_t id, std::uint64_t count);
 
   std::int64_t capacity_;
-  std::unique_ptr<Eviction> eviction_;
+  std::unique_ptr<eviction::Policy> policy_;
   std::vector<Entry> table_;   // with a capacity: open addressing, a power of two, at most half full
   std::vector<Group> groups_;  // without: the same
   std::size_t groups_used_ = 0;
-  std::vector<std::uint64_t> ids_;  // with a capacity: of each slot
+  std::vector<std::uint64_t> ids_;   // with a capacity: of each slot
+  std::vector<std::uint32_t> free_;  // slots that blocks have left
   std::int64_t count_ = 0, evicted_ = 0;
 };
 

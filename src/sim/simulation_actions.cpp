@@ -51,7 +51,7 @@ void Simulation::handed_over(std::uint32_t slot) {
   const std::int64_t block = workload_.trace().block_tokens;
   if (block > 0 && scenario_.pool.enabled) {
     workload_.runs(items_[slot], runs_);
-    pool_.store(runs_, request.prompt / block);
+    pool_.store(runs_, request.prompt / block, queue_.now());
   }
   const bool done = request.generated >= request.output;
   tell(cluster::PrefillDone{request.prefill, request.id, request.hand_over, TokenCount{request.hit},
@@ -131,7 +131,7 @@ void Simulation::store_answer(std::uint32_t slot, std::int64_t output) {
     known += run.count;
   if (known <= prompt / block) return;
   workload_.runs(items_[slot], runs_);
-  pool_.store(runs_, blocks);
+  pool_.store(runs_, blocks, queue_.now());
 }
 
 void Simulation::on(const cluster::Finish& action) {

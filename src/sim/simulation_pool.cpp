@@ -40,7 +40,7 @@ std::int64_t Simulation::match(std::uint32_t slot) {
   std::int64_t hit = 0, stored = 0;
   const Pool::Prefix blocks = prefix(slot);
   if (workload_.trace().block_tokens > 0) {
-    const Pool::Matched matched = pool_.match(blocks.runs);
+    const Pool::Matched matched = pool_.match(blocks.runs, queue_.now());
     hit = hit_of(request, std::min(matched.tokens, request.prompt));
     stored = hit_of(request, std::min(matched.tokens + matched.unreachable, request.prompt));
   }
