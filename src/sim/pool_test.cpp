@@ -116,5 +116,23 @@ TEST(PoolInTheLoop, StorageThatIsSlowOrGoneCostsTimeNotTokens) {
   EXPECT_GT(recomputed.computed_tokens, without.computed_tokens);
 }
 
+// Traces of 512-token blocks have an id for the block in which a prompt ends; no prefill has stored it whole.
+TEST(PoolInTheLoop, WhatComesBackFindsTheBlockInWhichItsPromptEnds) {
+  model::Trace trace = testing::arrivals(120, 20.0, 3, 500);
+  trace.block_tokens = 512;
+  for (model::TraceRequest& request : trace.requests) {
+    request.prompt_tokens = std::min<std::int64_t>(request.prompt_tokens, 2'000);
+    request.output_tokens *= 5;
+    trace.runs[request.runs_begin].count = static_cast<std::uint32_t>((request.prompt_tokens + 511) / 512);
+  }
+  model::Scenario scenario = of_nodes(3);
+  scenario.cluster.decode.groups = 1;
+  scenario.cluster.decode.kv_blocks = 60;
+  scenario.cluster.decode.headroom_tokens = 128;
+  const Result result = testing::simulate(scenario, trace);
+  EXPECT_GT(result.preemptions, 10U);
+  EXPECT_EQ(result.faults.fallback_tokens, 0) << "no node is down, so nothing is computed again";
+}
+
 }  // namespace
 }  // namespace trimtab::sim

@@ -1,16 +1,34 @@
 // What the pool has of a request, and reading it.
 #include <algorithm>
+#include <vector>
 
 #include "kv/hit_rule.h"
 #include "sim/simulation.h"
 
 namespace trimtab::sim {
+namespace {
+
+void keep_blocks(std::vector<model::BlockRun>& runs, std::int64_t blocks) {
+  for (model::BlockRun& run : runs) {
+    run.count = static_cast<std::uint32_t>(std::min<std::int64_t>(run.count, blocks));
+    blocks -= run.count;
+  }
+}
+
+}  // namespace
 
 /// Valid until the next question about runs.
 Pool::Prefix Simulation::prefix(std::uint32_t slot) {
   runs_.clear();
-  if (workload_.trace().block_tokens > 0) workload_.runs(items_[slot], runs_);
-  return {runs_, requests_[slot].id.value, requests_[slot].submitted};
+  const SimRequest& request = requests_[slot];
+  const std::int64_t block_tokens = workload_.trace().block_tokens;
+  if (block_tokens > 0) {
+    workload_.runs(items_[slot], runs_);
+    // A trace may have an id for the block in which the prompt ends. Nobody has stored that block; what is in
+    // it, a request that has run before has written in blocks of its own.
+    if (request.generated > 0) keep_blocks(runs_, request.prompt / block_tokens);
+  }
+  return {runs_, request.id.value, request.submitted};
 }
 
 /// What conversations that are under way when a repeat begins have in the pool.
