@@ -3,7 +3,7 @@ import argparse
 import json
 import sys
 
-from benchmarks import calibration, engine, experts, gateway, kv, policy, sim, sim_prefill, text
+from benchmarks import calibration, engine, eviction, experts, gateway, kv, policy, sim, sim_prefill, text
 from benchmarks.report import ROOT, machine, markdown, print_table
 
 BENCHES = {
@@ -11,6 +11,7 @@ BENCHES = {
     'gateway': (gateway.run, 'CPU per request and per streamed token of the gateway with a fake engine'),
     'engine': (engine.run, 'tokens per second of the reference engine on one thread'),
     'experts': (experts.run, 'expert balancing: plans, dispatch, moves and time beside DeepInfer, vLLM and SGLang (minutes; --quick)'),
+    'eviction': (eviction.run, 'which blocks leave a full store: time an operation, hit rates on recorded traces (TRIMTAB_DATA)'),
     'kv': (kv.run, 'block keys, prefix matches and pool transfers'),
     'sim': (sim.run, 'the simulator: speed beside DynoSim, accuracy, 10 million requests, policies (needs a trace; --only, --quick)'),
     'sim_prefill': (sim_prefill.run, 'prefill policies simulated: capacity, P99, quota, vote, cost error (needs a trace; minutes)'),

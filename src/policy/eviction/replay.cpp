@@ -19,7 +19,7 @@ Prompts::Prompts(const model::Trace& trace, base::Nanos starts_over) {
   for (std::size_t i = 0; i < trace.requests.size(); ++i) {
     base::Nanos at = trace.requests[i].arrival;
     if (trace.closed_loop && trace.conversations > 0)
-      at += starts_over * trace.requests[i].conversation / trace.conversations;
+      at += starts_over / trace.conversations * trace.requests[i].conversation;
     order.push_back({at, i});
   }
   std::ranges::stable_sort(order, {}, &Arrival::at);
