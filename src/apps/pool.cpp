@@ -9,6 +9,7 @@
 #include "apps/commands.h"
 #include "apps/pool_commands.h"
 #include "apps/pool_plan.h"
+#include "apps/pool_repair.h"
 #include "policy/placement/rebuild.h"
 #include "policy/placement/resize.h"
 #include "report/table.h"
@@ -162,6 +163,8 @@ void add_pool(CLI::App& app) {
   command->add_option("--grow", options->grow, "so many nodes join afterwards")->check(CLI::Range(0, 500));
   command->add_flag("--json", options->as_json, "as JSON");
   command->callback([options] { finish(layout(*options)); });
+  add_pool_repair(*pool);
+  add_pool_exercise(*pool);
   add_pool_swap_in(*pool);
 }
 
