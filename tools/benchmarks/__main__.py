@@ -12,7 +12,7 @@ BENCHES = {
     'engine': (engine.run, 'tokens per second of the reference engine on one thread'),
     'experts': (experts.run, 'expert balancing: plans, dispatch, moves and time beside DeepInfer, vLLM and SGLang (minutes; --quick)'),
     'eviction': (eviction.run, 'which blocks leave a full store: time an operation, hit rates on recorded traces (TRIMTAB_DATA)'),
-    'kv': (kv.run, 'block keys, prefix matches and pool transfers'),
+    'kv': (kv.run, 'block keys, pool, striped pool beside memcpy and Mooncake, thirteen processes over TCP (minutes; --quick)'),
     'sim': (sim.run, 'the simulator: speed beside DynoSim, accuracy, 10 million requests, policies (needs a trace; --only, --quick)'),
     'sim_prefill': (sim_prefill.run, 'prefill policies simulated: capacity, P99, quota, vote, cost error (needs a trace; minutes)'),
     'calibration': (calibration.run, 'the simulator beside the reference engine that it was fitted to (minutes)'),
@@ -40,7 +40,7 @@ def main():
     parser.add_argument('--trace', metavar='PATH', help='a recorded trace (Mooncake jsonl) to draw prompt lengths from; '
                         'without it each bench generates its own load')
     parser.add_argument('--publish', action='store_true', help='run every benchmark and write docs/benchmarks.md')
-    parser.add_argument('--quick', action='store_true', help='experts, sim: few seeds, layers and requests, to see that all runs')
+    parser.add_argument('--quick', action='store_true', help='experts, sim, kv: few seeds, layers and requests, to see that all runs')
     parser.add_argument('--only', metavar='SECTIONS', help='experts, sim: some of its sections, by comma; a wrong name lists them')
     parser.add_argument('--document', action='store_true', help='experts: write the figures that have a goal into docs/policies/experts.md')
     arguments = parser.parse_args()
