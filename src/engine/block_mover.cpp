@@ -8,6 +8,14 @@
 
 namespace trimtab::engine {
 
+namespace {
+
+// What has not come by then is computed; so often a fetch looks whether it is still wanted, and after so
+// long a silence whether the loader is still there.
+constexpr base::Nanos kFetchPatience{10'000'000'000}, kLook{20'000'000}, kQuiet{1'000'000'000};
+
+}  // namespace
+
 BlockMover::BlockMover(const KvArena& arena, Transport& transport, std::string pool_socket,
                        std::function<void(MoveDone)> on_done)
     : arena_(arena),
@@ -77,19 +85,70 @@ void BlockMover::run() {
   }
 }
 
+bool BlockMover::cancelled() {
+  const std::lock_guard lock(mutex_);
+  return cancel_current_;
+}
+
 MoveDone BlockMover::perform(MoveJob job) {
   MoveDone done;
-  for (std::size_t i = 0; i < job.blocks.size() && done.status; ++i) {
-    {
-      const std::lock_guard lock(mutex_);
-      done.cancelled = cancel_current_;
+  if (job.kind == MoveJob::Kind::kFetch) {
+    fetch(job, done);
+  } else {
+    for (std::size_t i = 0; i < job.blocks.size() && done.status; ++i) {
+      done.cancelled = cancelled();
+      if (done.cancelled) break;
+      done.status = move_one(job, i);
+      if (done.status) ++done.moved;
     }
-    if (done.cancelled) break;
-    done.status = move_one(job, i);
-    if (done.status) ++done.moved;
   }
   done.job = std::move(job);
   return done;
+}
+
+void BlockMover::fetch(const MoveJob& job, MoveDone& done) {
+  kv_pool::PoolClient* client = pool();
+  if (client == nullptr) {
+    done.status = base::fail(base::Code::kUnavailable, "the pool is away", "engine");
+    return;
+  }
+  const ipc::SteadyClock clock;
+  auto ticket = client->fetch(job.keys, clock.now() + kFetchPatience);
+  if (!ticket) {
+    done.status = tl::unexpected(ticket.error());
+    return;
+  }
+  std::vector<bool> there(job.blocks.size());
+  std::size_t end = job.blocks.size();  // the first that does not come: of no use are those after it
+  std::vector<kv_pool::FetchTicket::Finished> finished;
+  base::Nanos heard = clock.now();
+  while (done.moved < end) {
+    done.cancelled = cancelled();
+    if (done.cancelled) return;
+    finished.clear();
+    base::Status came = ticket->finished(finished, kLook);
+    if (came && !finished.empty()) heard = clock.now();
+    if (came && clock.now() - heard > kQuiet) {
+      // The store may be slow; a loader that does not answer a question either is given up.
+      if (auto alive = client->stats(); !alive) came = tl::unexpected(alive.error());
+      heard = clock.now();
+    }
+    if (!came) {
+      done.status = came;
+      return;
+    }
+    for (const auto& one : finished) {
+      base::Status here = one.status;
+      if (here && one.block < end) here = ticket->copy(one.block, arena_.block(job.blocks[one.block]));
+      if (here) {
+        there[one.block] = true;
+      } else if (one.block < end) {
+        end = one.block;
+        done.status = here;
+      }
+    }
+    while (done.moved < end && there[done.moved]) ++done.moved;
+  }
 }
 
 base::Status BlockMover::move_one(const MoveJob& job, std::size_t i) {
@@ -97,7 +156,6 @@ base::Status BlockMover::move_one(const MoveJob& job, std::size_t i) {
     return transport_.copy(arena_, job.blocks[i], job.target, job.segment, job.destination[i]);
   kv_pool::PoolClient* client = pool();
   if (client == nullptr) return base::fail(base::Code::kUnavailable, "the pool is away", "engine");
-  if (job.kind == MoveJob::Kind::kFetch) return client->get(job.keys[i], arena_.block(job.blocks[i]));
   return client->put(job.keys[i], arena_.block(job.blocks[i]), i == 0 ? job.parent : job.keys[i - 1]);
 }
 

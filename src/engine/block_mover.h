@@ -40,8 +40,9 @@ struct MoveDone {
 };
 
 /// Moves blocks in the background, so that no step waits for the pool or for a copy: hand-overs first (a
-/// client waits), then fetches, then stores. A pool that is away is dialled again once a second; until then
-/// fetches find nothing and stores are dropped: every failure means "compute it".
+/// client waits), then fetches, then stores. A fetch asks for all its blocks at once and copies them as they
+/// come; those before the first that does not come count. A pool that is away is dialled again once a second;
+/// until then fetches find nothing and stores are dropped: every failure means "compute it".
 class BlockMover {
  public:
   /// `on_done` is called on the mover's thread. An empty `pool_socket` means there is no pool.
@@ -56,6 +57,8 @@ class BlockMover {
  private:
   void run();
   MoveDone perform(MoveJob job);
+  void fetch(const MoveJob& job, MoveDone& done);
+  bool cancelled();
   base::Status move_one(const MoveJob& job, std::size_t i);
   kv_pool::PoolClient* pool();
 

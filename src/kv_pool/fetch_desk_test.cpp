@@ -147,6 +147,27 @@ TEST(FetchDesk, LayersComeInOrderPerBlock) {
   EXPECT_GT(by_layer, 10U) << "most blocks are there in part before they are whole";
 }
 
+// Targets that take two requests at a time: what they are asked for first is what computing begins with.
+TEST(FetchDesk, TheFirstLayerOfAllBlocksComesBeforeTheRestOfMost) {
+  Desk desk(40, 40, 4, Pool::Faulty{1'000}, 60U, 4U);
+  std::vector<std::uint64_t> blocks;
+  for (std::uint64_t n = 1; n <= 90; ++n) {
+    desk.pool.put(1, n);
+    desk.pool.settle();
+    if (n <= 30) blocks.push_back(n);
+  }
+  desk.fetch(7, 1, blocks);
+  const auto begun = [&] {
+    std::size_t count = 0;
+    for (std::uint32_t i = 0; i < 30; ++i) count += desk.last.contains({7, 1, i}) ? 1U : 0U;
+    return count;
+  };
+  while (begun() < 30 && !testing::Test::HasFatalFailure()) desk.turn();
+  EXPECT_LT(desk.over(7, 1), 10U);
+  desk.finish(7, 1);
+  for (std::uint32_t i = 0; i < 30; ++i) EXPECT_EQ(desk.outcome(7, 1, i), FetchOutcome::kWhole);
+}
+
 TEST(FetchDesk, ACancelledPlanGivesEverythingBackAndDisturbsNoOther) {
   Desk desk(40, 40, 1, Pool::Faulty{}, 20U, 1U);
   for (std::uint64_t n = 1; n <= 8; ++n) {

@@ -112,6 +112,9 @@ base::Status Loader::open_tier(std::uint64_t& blocks) {
   tier.capacity_blocks = blocks;
   // The first layer of every block before the rest of any: computing can begin with it.
   tier.store.first_layers = layout->layers.size() > 1 ? 1 : 0;
+  // For that a whole hit must be under way at once; what a target has to answer at a time is bounded besides.
+  tier.store.read_bytes_in_flight = std::clamp<std::uint64_t>(
+      options_.loads_most * kv_code::kShards * layout->shard_bytes, 32ULL << 20, 128ULL << 20);
   tier.store.layout = std::move(*layout);
   auto opened = StoreTier::open(std::move(targets->targets), std::move(tier), clock_.now());
   if (!opened) return tl::unexpected(opened.error());

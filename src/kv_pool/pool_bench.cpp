@@ -3,6 +3,8 @@
 #include <cstring>
 #include <vector>
 
+#include "ipc/steady_clock.h"
+#include "kv_code/coder.h"
 #include "kv_pool/content_checksum.h"
 #include "kv_pool/loader_process.h"
 #include "kv_pool/pool_client.h"
@@ -97,5 +99,112 @@ void memcpy_and_checksum(benchmark::State& state) {
   state.SetBytesProcessed(state.iterations() * state.range(0));
 }
 BENCHMARK(memcpy_and_checksum)->ArgName("bytes")->Arg(kV41)->Arg(kSmolLm2)->Unit(benchmark::kMicrosecond);
+
+constexpr std::uint32_t kHitBlocks = 512;
+
+/// A hit of 64K tokens in the layers of V4.1, blocks in the store (a directory in memory) and not in the
+/// arena.
+struct Hit {
+  Hit() : loader(options()) {
+    auto pool = client();
+    block.resize(kV41, std::byte{7});
+    for (std::uint64_t n = 0; n < kHitBlocks; ++n) {
+      keys.push_back(key(n));
+      while (!pool.put(key(n), block)) ok &= pool.flush().has_value();
+    }
+    ok &= pool.flush().has_value();
+    source.assign(kHitBlocks * kV41, std::byte{3});
+    device.resize(kHitBlocks * kV41);
+  }
+  kv_pool::LoaderOptions options() const {
+    kv_pool::LoaderOptions options;
+    options.socket_path = directory.path("kv.sock");
+    options.targets = {directory.path("pool")};
+    options.memory_bytes = 1'200UL * 116'736;
+    options.file_bytes = 700UL * kv_code::kShards * 12'288;
+    options.kv.block_bytes = base::Bytes{kV41};
+    for (const std::int64_t bytes : {22'784, 22'784, 22'784, 45'568})
+      options.kv.layer_bytes.push_back(base::Bytes{bytes});
+    return options;
+  }
+  kv_pool::PoolClient client() const {
+    return *kv_pool::PoolClient::connect(directory.path("kv.sock"), base::Nanos{10'000'000'000});
+  }
+  double memcpy_ns() {
+    const base::Nanos start = clock.now();
+    for (std::size_t i = 0; i < kHitBlocks; ++i)
+      std::memcpy(device.data() + i * kV41, source.data() + (i * 7 % kHitBlocks) * kV41, kV41);
+    return static_cast<double>((clock.now() - start).value);
+  }
+  /// Until `layer` of all blocks is there.
+  bool take(kv_pool::FetchTicket& ticket, std::uint32_t layer) {
+    std::vector<kv_pool::FetchTicket::Arrival> arrivals;
+    while (arrivals.size() < kHitBlocks) {
+      const std::size_t had = arrivals.size();
+      std::vector<kv_pool::FetchTicket::Arrival> more;
+      if (!ticket.take(layer, more, base::Nanos{10'000'000'000})) return false;
+      arrivals.insert(arrivals.end(), more.begin(), more.end());
+      if (arrivals.size() == had) return false;
+    }
+    return true;
+  }
+  kv_pool::test::TempDirectory directory;
+  kv_pool::test::LoaderProcess loader;
+  ipc::SteadyClock clock;
+  std::vector<model::BlockKey> keys;
+  std::vector<std::byte> block, source, device;
+  bool ok = true;
+};
+
+/// Blocks that lie in the arena: asked for by one plan, copied and verified as they come, beside a memcpy.
+void fetch_from_arena(benchmark::State& state) {
+  Hit hit;
+  auto pool = hit.client();
+  double copied = 0, fetched = 0;
+  for (auto _ : state) {
+    copied += hit.memcpy_ns();
+    const base::Nanos start = hit.clock.now();
+    auto ticket = pool.fetch(hit.keys);
+    std::vector<kv_pool::FetchTicket::Finished> blocks;
+    for (std::uint32_t over = 0; hit.ok && over < kHitBlocks;) {
+      blocks.clear();
+      if (!ticket || !ticket->finished(blocks, base::Nanos{10'000'000'000}) || blocks.empty())
+        return state.SkipWithError("not fetched");
+      for (const auto& one : blocks) {
+        ++over;
+        const auto to = std::span(hit.device).subspan(one.block * std::size_t{kV41}, kV41);
+        if (!one.status || !ticket->copy(one.block, to)) return state.SkipWithError("a block did not come");
+      }
+    }
+    fetched += static_cast<double>((hit.clock.now() - start).value);
+  }
+  state.counters["of_memcpy"] = fetched / copied;
+}
+BENCHMARK(fetch_from_arena)->Unit(benchmark::kMillisecond)->UseRealTime();
+
+/// Blocks that lie in the store: when the first owner layer of all of them is there, as a share of when all
+/// is; it has a fifth of the bytes. The loader is a new one each time, so that its arena is empty.
+void fetch_from_store(benchmark::State& state) {
+  Hit hit;
+  double copied = 0, first = 0, whole = 0;
+  for (auto _ : state) {
+    state.PauseTiming();
+    hit.loader.end(SIGTERM);
+    hit.loader.start();
+    auto pool = hit.client();
+    copied += hit.memcpy_ns();
+    state.ResumeTiming();
+    const base::Nanos start = hit.clock.now();
+    auto ticket = pool.fetch(hit.keys);
+    if (!hit.ok || !ticket || !hit.take(*ticket, 0)) return state.SkipWithError("no first layer");
+    first += static_cast<double>((hit.clock.now() - start).value);
+    for (std::uint32_t layer = 1; layer < 4; ++layer)
+      if (!hit.take(*ticket, layer)) return state.SkipWithError("a layer did not come");
+    whole += static_cast<double>((hit.clock.now() - start).value);
+  }
+  state.counters["of_memcpy"] = whole / copied;
+  state.counters["first_layer_at"] = first / whole;
+}
+BENCHMARK(fetch_from_store)->Unit(benchmark::kMillisecond)->UseRealTime()->Iterations(10);
 
 }  // namespace

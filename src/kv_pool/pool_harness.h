@@ -40,12 +40,15 @@ struct Pool {
     begin(file_slots);
   }
   /// Over twelve targets in memory whose answers come late and wrong as the test says.
-  struct Faulty {};
-  Pool(Faulty, std::uint32_t memory_slots, std::uint32_t layers) : memory(memory_slots * kBytes) {
+  struct Faulty {
+    std::uint64_t bytes_in_flight = 8ULL << 20;  // that each takes at a time
+  };
+  Pool(Faulty how, std::uint32_t memory_slots, std::uint32_t layers) : memory(memory_slots * kBytes) {
     std::vector<std::unique_ptr<kv_target::Target>> targets;
     for (std::uint64_t i = 0; i < kv_code::kShards; ++i) {
       auto one = std::make_unique<kv_store::testing::FaultyTarget>(i, 64ULL << 20);
       one->set_time(clock.now());
+      one->bytes_in_flight = how.bytes_in_flight;
       faulty.push_back(one.get());
       targets.push_back(std::move(one));
     }

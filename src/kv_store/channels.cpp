@@ -11,6 +11,7 @@ using kv_target::Verb;
 
 namespace {
 constexpr std::size_t kProbeBytes = 64;
+constexpr std::uint32_t kInARow = 16;
 // No block has this key: it is no hash's likely value, and nothing is written under it.
 constexpr kv_target::ShardName kProbeName{{UINT64_MAX, UINT64_MAX}, UINT8_MAX};
 }  // namespace
@@ -48,8 +49,14 @@ void Channels::send(TargetId id, const Outgoing& outgoing, base::Nanos) {
     return;
   }
   if (outgoing.buffer != BufferPool::kNone) pool_.hold(outgoing.buffer);
-  if (channel.waiting.empty()) dirty_.push_back(id);
-  channel.waiting.push_back(outgoing);
+  if (due(channel) == nullptr) dirty_.push_back(id);
+  (outgoing.later ? channel.later : channel.waiting).push_back(outgoing);
+}
+
+std::deque<Channels::Outgoing>* Channels::due(Channel& channel) {
+  if (channel.later.empty()) return channel.waiting.empty() ? nullptr : &channel.waiting;
+  // What may wait does not wait for ever.
+  return channel.waiting.empty() || channel.in_a_row >= kInARow ? &channel.later : &channel.waiting;
 }
 
 std::uint32_t Channels::slot_for(TargetId target, const Outgoing& outgoing, base::Nanos now) {
@@ -92,12 +99,12 @@ void Channels::flush(base::Nanos now) {
   for (const TargetId id : dirty) {
     Channel& channel = channels_[id];
     batch_.clear();
-    while (!channel.waiting.empty()) {
-      Outgoing& next = channel.waiting.front();
+    while (std::deque<Outgoing>* queue = due(channel)) {
+      Outgoing& next = queue->front();
       // A read that is over needs nothing any more; writes and erases are carried out to the end.
       if (next.request.verb == Verb::kRead && ops_.find(next.ticket.op) == nullptr) {
         release(next.buffer);
-        channel.waiting.pop_front();
+        queue->pop_front();
         continue;
       }
       const std::uint64_t bytes = next.request.buffer.size() + next.request.content.size();
@@ -110,30 +117,35 @@ void Channels::flush(base::Nanos now) {
       ++channel.requests;
       ++counters_.requests;
       batch_.push_back(next.request);
-      channel.waiting.pop_front();
+      channel.in_a_row = queue == &channel.later || channel.later.empty() ? 0 : channel.in_a_row + 1;
+      queue->pop_front();
     }
     if (!batch_.empty()) channel.target->submit(batch_);
-    if (!channel.waiting.empty()) dirty_.push_back(id);
+    if (due(channel) != nullptr) dirty_.push_back(id);
   }
 }
 
 void Channels::purge() {
   for (Channel& channel : channels_) {
-    std::erase_if(channel.waiting, [&](const Outgoing& one) {
-      const bool over = one.request.verb == Verb::kRead && ops_.find(one.ticket.op) == nullptr;
-      if (over) release(one.buffer);
-      return over;
-    });
+    const auto over = [&](const Outgoing& one) {
+      const bool is = one.request.verb == Verb::kRead && ops_.find(one.ticket.op) == nullptr;
+      if (is) release(one.buffer);
+      return is;
+    };
+    std::erase_if(channel.waiting, over);
+    std::erase_if(channel.later, over);
   }
 }
 
 void Channels::give_up(TargetId id, std::vector<Answer>& answers) {
   Channel& channel = channels_[id];
-  for (const Outgoing& one : channel.waiting) {
-    answers.push_back({one.ticket, one.request.verb, id, Outcome::kFailed, 0});
-    release(one.buffer);
+  for (std::deque<Outgoing>* queue : {&channel.waiting, &channel.later}) {
+    for (const Outgoing& one : *queue) {
+      answers.push_back({one.ticket, one.request.verb, id, Outcome::kFailed, 0});
+      release(one.buffer);
+    }
+    queue->clear();
   }
-  channel.waiting.clear();
   for (std::uint32_t at = 0; at < slots_.size(); ++at) {
     Slot& slot = slots_[at];
     if (!slot.used || slot.target != id || slot.answered || slot.probe) continue;

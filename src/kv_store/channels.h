@@ -26,6 +26,7 @@ class Channels {
     kv_target::Request request;  // its tag is set here
     Ticket ticket;
     BufferPool::Id buffer = BufferPool::kNone;  // held until the target is done with it
+    bool later = false;                         // waits behind others: the rest of a block's shards
   };
   /// What became of a target in a `poll`.
   struct Turn {
@@ -85,7 +86,8 @@ class Channels {
     std::unique_ptr<kv_target::Target> target;
     TargetHealth health;
     Latency latency;
-    std::deque<Outgoing> waiting;
+    std::deque<Outgoing> waiting, later;
+    std::uint32_t in_a_row = 0;  // of `waiting` while something was in `later`
     std::uint64_t bytes = 0, bytes_most = 0;
     std::uint32_t requests = 0, requests_most = 0;
     bool immediate = false;
@@ -94,6 +96,8 @@ class Channels {
     std::vector<std::byte> probe_buffer;
   };
   void open(Channel& channel);
+  /// The queue whose first is due; null when nothing waits.
+  static std::deque<Outgoing>* due(Channel& channel);
   void release(BufferPool::Id buffer);
   std::uint32_t slot_for(TargetId target, const Outgoing& outgoing, base::Nanos now);
   void free_slot(std::uint32_t slot);

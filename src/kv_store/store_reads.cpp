@@ -176,6 +176,7 @@ void StripedStore::ReadOp::act(const StripeRead::Actions& actions, base::Nanos n
       out.request.buffer = buffers_[s].subspan(store_.pieces_.begin(p), store_.pieces_.bytes(p));
       out.ticket = {id, s, p};
       out.buffer = buffer;
+      out.later = p > 0;  // other blocks' first layers go before it
       store_.channels_.send(at_[s], out, now);
     }
   }

@@ -33,7 +33,8 @@ LayerSwapper::~LayerSwapper() {
 }
 
 std::shared_ptr<LayerGate> LayerSwapper::swap(SwapRequest request) {
-  TRIMTAB_CHECK(request.sources.size() == request.destinations.size(), "every block has two places");
+  TRIMTAB_CHECK(request.feed != nullptr || request.sources.size() == request.destinations.size(),
+                "every block has two places");
   auto gate = std::make_shared<LayerGate>(static_cast<std::uint32_t>(request.layers.size()));
   {
     const std::lock_guard lock(mutex_);
@@ -107,27 +108,29 @@ base::Status LayerSwapper::copy_layer(const Job& job, std::uint32_t layer) {
   const SwapRequest& request = job.request;
   const LayerSpan span = request.layers[layer];
   const std::size_t batch = std::clamp<std::size_t>(request.batch, 1, backend_->batch_max());
-  std::vector<std::uint32_t> blocks;
+  const std::size_t wanted = request.destinations.size();
+  std::vector<LayerFeed::Arrival> blocks;
   std::vector<Copy> copies;
   const ipc::SteadyClock clock;
   base::Nanos last_progress = clock.now();
-  for (std::size_t taken = 0; taken < request.sources.size();) {
+  for (std::size_t taken = 0; taken < wanted;) {
     blocks.clear();
     if (request.feed) {
       TRIMTAB_TRY(request.feed->take(layer, blocks, base::Nanos{50'000'000}));
     } else {
-      for (std::uint32_t block = 0; block < request.sources.size(); ++block) blocks.push_back(block);
+      for (std::uint32_t block = 0; block < wanted; ++block)
+        blocks.push_back({block, request.sources[block]});
     }
     if (stopping()) return base::fail(base::Code::kCancelled, "the engine stops", "swap_in");
     if (blocks.empty() && clock.now() - last_progress > request.patience)
       return base::fail(base::Code::kDeadlineExceeded,
                         fmt::format("layer {}: {} of {} blocks came, and none for {:.1f} s", layer, taken,
-                                    request.sources.size(), base::to_seconds(request.patience)),
+                                    wanted, base::to_seconds(request.patience)),
                         "swap_in");
     if (!blocks.empty()) last_progress = clock.now();
-    for (const std::uint32_t block : blocks) {
-      copies.push_back(
-          {request.sources[block] + span.offset, request.destinations[block] + span.offset, span.bytes});
+    for (const LayerFeed::Arrival& one : blocks) {
+      TRIMTAB_CHECK(one.block < wanted, "a block of the request");
+      copies.push_back({one.source + span.offset, request.destinations[one.block] + span.offset, span.bytes});
       if (copies.size() < batch) continue;
       TRIMTAB_TRY(start(copies));
       copies.clear();

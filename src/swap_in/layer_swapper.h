@@ -18,20 +18,24 @@ struct LayerSpan {
   std::size_t offset = 0, bytes = 0;
 };
 
-/// Tells which blocks have come so far that a layer of them can be copied. The loader's arena implements it
-/// (kv_pool); tests do so with what they like.
+/// Tells which blocks have come so far that a layer of them can be copied, and where they lie. The loader's
+/// fetch tickets are made for it (kv_pool); tests implement it with what they like.
 class LayerFeed {
  public:
+  struct Arrival {
+    std::uint32_t block = 0;
+    const std::byte* source = nullptr;  // the block's begin in host memory; stays until the feed goes
+  };
   virtual ~LayerFeed() = default;
-  /// Appends the indices of blocks whose `layer` lies in host memory and which were not given for this layer
-  /// before; waits up to `wait` for the first. An error ends the swap: what the loader said.
-  virtual base::Status take(std::uint32_t layer, std::vector<std::uint32_t>& blocks, base::Nanos wait) = 0;
+  /// Appends blocks whose `layer` lies in host memory and which were not given for this layer before; waits
+  /// up to `wait` for the first. An error ends the swap: what the loader said.
+  virtual base::Status take(std::uint32_t layer, std::vector<Arrival>& arrivals, base::Nanos wait) = 0;
 };
 
 /// One hit to be swapped in: blocks scattered in host memory, places scattered in device memory.
 struct SwapRequest {
   std::vector<LayerSpan> layers;                       // in the order of computing
-  std::vector<const std::byte*> sources;               // of each block
+  std::vector<const std::byte*> sources;               // of each block; with a feed none: it tells them
   std::vector<std::byte*> destinations;                // of each block
   std::shared_ptr<LayerFeed> feed;                     // absent: everything is there already
   std::uint32_t batch = 64;                            // copies per call, cut to the backend's batch_max

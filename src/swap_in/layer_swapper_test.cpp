@@ -72,12 +72,13 @@ class LateBackend final : public Backend {
 /// Gives blocks layer by layer when the test says so.
 class HandFeed final : public LayerFeed {
  public:
-  base::Status take(std::uint32_t layer, std::vector<std::uint32_t>& blocks, base::Nanos wait) override {
+  explicit HandFeed(const Arena& arena) : sources(arena.request.sources) {}
+  base::Status take(std::uint32_t layer, std::vector<Arrival>& arrivals, base::Nanos wait) override {
     std::unique_lock lock(mutex);
     changed.wait_for(lock, std::chrono::nanoseconds{wait.value},
                      [&] { return broken || !given[layer].empty(); });
     if (broken) return base::fail(base::Code::kUnavailable, "the loader is gone", "test");
-    blocks.insert(blocks.end(), given[layer].begin(), given[layer].end());
+    for (const std::uint32_t block : given[layer]) arrivals.push_back({block, sources[block]});
     given[layer].clear();
     return {};
   }
@@ -93,6 +94,7 @@ class HandFeed final : public LayerFeed {
   }
   std::mutex mutex;
   std::condition_variable changed;
+  std::vector<const std::byte*> sources;
   std::vector<std::uint32_t> given[3];
   bool broken = false;
 };
@@ -122,7 +124,7 @@ TEST(LayerSwapper, StartsTheNextLayerBeforeTheLastHasLanded) {
 
 TEST(LayerSwapper, ALayerOpensOnlyWhenTheLastOfItsBlocksCame) {
   Arena arena(4);
-  const auto feed = std::make_shared<HandFeed>();
+  const auto feed = std::make_shared<HandFeed>(arena);
   arena.request.feed = feed;
   LayerSwapper swapper(std::make_unique<MemcpyBackend>());
   const auto gate = swapper.swap(arena.request);
@@ -141,7 +143,7 @@ TEST(LayerSwapper, ALayerOpensOnlyWhenTheLastOfItsBlocksCame) {
 
 TEST(LayerSwapper, ALoaderThatDiesFailsWhatIsNotThereAndNothingElse) {
   Arena arena(4), next(4);
-  const auto feed = std::make_shared<HandFeed>();
+  const auto feed = std::make_shared<HandFeed>(arena);
   arena.request.feed = feed;
   LayerSwapper swapper(std::make_unique<MemcpyBackend>());
   const auto gate = swapper.swap(arena.request);
@@ -158,7 +160,7 @@ TEST(LayerSwapper, ALoaderThatDiesFailsWhatIsNotThereAndNothingElse) {
 
 TEST(LayerSwapper, PatienceEnds) {
   Arena arena(4);
-  const auto feed = std::make_shared<HandFeed>();
+  const auto feed = std::make_shared<HandFeed>(arena);
   arena.request.feed = feed;
   arena.request.patience = base::Nanos{1};
   LayerSwapper swapper(std::make_unique<MemcpyBackend>());
@@ -182,7 +184,7 @@ TEST(LayerSwapper, AFailureIsToldOnlyAfterStartedCopiesLanded) {
 
 TEST(LayerSwapper, StoppingFailsWhatWaits) {
   Arena arena(4);
-  const auto feed = std::make_shared<HandFeed>();
+  const auto feed = std::make_shared<HandFeed>(arena);
   arena.request.feed = feed;
   auto swapper = std::make_unique<LayerSwapper>(std::make_unique<MemcpyBackend>());
   const auto running = swapper->swap(arena.request);
