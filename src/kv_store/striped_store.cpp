@@ -162,6 +162,9 @@ void StripedStore::pump(base::Nanos now) {
   // verified and put together while caches hold them.
   for (bool more = true; more;) {
     more = start_read(now);
+    // First layers are asked for before the rest: for that their reads must all have begun.
+    while (pieces_.count() > 1 && start_read(now)) {
+    }
     more |= start_write(now);
     more |= start_repair(now);
     while (dispatch(now)) {
