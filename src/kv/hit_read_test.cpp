@@ -175,7 +175,7 @@ TEST(HitRead, AStateAtTheOldEndIsNotUsedAtTheNewOne) {
 // vllm PR#28585, PR#57596: queries counted twice, skipped requests counted as misses.
 TEST(HitCounters, EveryRequestOnce) {
   HitCounters counters;
-  HitAccount hit, retried, skipped, missed, gone;
+  HitAccount hit, skipped, missed, gone;
   HitRead whole = ten_blocks(2);
   read_blocks(whole, 0, 2);
   EXPECT_TRUE(counters.settle(hit, whole));

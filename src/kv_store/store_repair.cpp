@@ -100,7 +100,8 @@ bool StripedStore::start_repair_of(const RepairQueue::Job& job, bool scrub, base
   // Of eleven survivors the plan of a rebuild says which one is left alone, so that all read equally much.
   const std::uint32_t group = map_.group_of(job.key);
   if (!plan.all && plan.order.size() > kData && group < skipped_.size())
-    std::ranges::stable_partition(plan.order, [&](std::uint8_t s) { return s != skipped_[group]; });
+    std::stable_partition(plan.order.begin(), plan.order.end(),
+                          [&](std::uint8_t s) { return s != skipped_[group]; });
   RepairOp& op = ops_.add(std::make_unique<RepairOp>(*this, job, scrub, *at, std::move(plan)));
   repairing_.emplace(job.key, op.id);
   ++repairs_under_way_;
