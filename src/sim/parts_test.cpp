@@ -124,7 +124,9 @@ RC_GTEST_PROP(PrefixCache, WithoutABoundIsASet, ()) {
   std::set<std::uint64_t> plain;
   const auto uses = *rc::gen::container<std::vector<std::pair<std::uint16_t, std::uint8_t>>>(
       100, rc::gen::pair(rc::gen::inRange<std::uint16_t>(0, 1'000), rc::gen::inRange<std::uint8_t>(1, 200)));
-  for (const auto& [first, count] : uses) {
+  for (const auto& use : uses) {
+    const auto first = use.first;
+    const auto count = use.second;
     const std::vector<model::BlockRun> runs{{first, count}, {first + 50'000ULL, count}};
     const auto there = [&](std::int64_t i) {
       const auto id = static_cast<std::uint64_t>(i < count ? first + i : first + 50'000 + i - count);

@@ -38,7 +38,8 @@ void Simulation::store_before(std::uint32_t repeat) {
   workload_.stored_before(repeat, [&](const Workload::Item& item) {
     const model::TraceRequest& turn = workload_.request(item);
     workload_.runs(item, runs_);
-    pool_.store(runs_, (turn.prompt_tokens + std::max<std::int64_t>(turn.output_tokens, 1) - 1) / block);
+    const std::int64_t written = turn.prompt_tokens + std::max<std::int64_t>(turn.output_tokens, 1) - 1;
+    pool_.store(runs_, written / block, queue_.now());
   });
 }
 
