@@ -37,7 +37,7 @@ bool more_hopeful(const Change& a, const Change& b) {
 }  // namespace
 
 /// A slot of a free rank where an expert could come, and what all experts ask of it alike.
-struct Place {
+struct FreeSlot {
   std::int32_t slot = -1, rank = -1, other = -1;  // other: the expert that is there
   bool copied = false;                            // it has copies elsewhere
   bool host = false;
@@ -55,7 +55,7 @@ struct Repairer::Search {
   std::vector<std::int32_t> free_hosts, last_free, knot_of_expert;
   std::vector<std::int64_t> bound_load, knot_overload;
   std::vector<Change> changes;
-  std::vector<Place> places;          // slots of free ranks
+  std::vector<FreeSlot> places;       // slots of free ranks
   std::vector<std::int32_t> trapped;  // experts that might be let out
   std::vector<std::int64_t> rooms;    // of each rank, below the capacity
   std::vector<bool> at_home;          // experts on the rank of the one that would leave it
@@ -115,7 +115,7 @@ void Repairer::Search::list_copies(std::int32_t expert, std::int64_t gain_min) {
   const std::int64_t units = flow.expert_units()[index(expert)];
   const std::int64_t over = knot_overload[index(knot_of_expert[index(expert)])];
   const std::size_t first = changes.size();
-  for (const Place& place : places) {
+  for (const FreeSlot& place : places) {
     if (!place.copied) continue;
     // Without this copy its expert may be trapped as well.
     const std::int64_t bound = std::min({units - place.lost, over, place.spare});
@@ -138,7 +138,7 @@ void Repairer::Search::list_exchanges(std::int32_t expert, std::int64_t gain_min
   const bool only = flow.hosts(expert) == 1;
   const std::size_t first = changes.size();
   for (const std::int32_t other : home) at_home[index(other)] = true;
-  for (const Place& place : places) {
+  for (const FreeSlot& place : places) {
     if (!place.host || at_home[index(place.other)]) continue;
     // An expert with one copy brings all its load to the new rank.
     const std::int64_t brought = only ? units - place.lost - place.spare : 0;
@@ -172,7 +172,7 @@ void Repairer::Search::list_places() {
     const std::size_t first = places.size();
     std::int64_t clears = capacity - flow.rank_units()[index(rank)];
     for (std::int32_t i = 0; i < shape.slots_per_rank(); ++i, ++slot) {
-      Place place{.slot = slot, .rank = rank, .other = flow.map()[index(slot)]};
+      FreeSlot place{.slot = slot, .rank = rank, .other = flow.map()[index(slot)]};
       place.copied = flow.hosts(place.other) > 1;
       place.host = flow.is_host(slot);
       place.carried = flow.slot_units()[index(slot)];
