@@ -155,7 +155,7 @@ def test_directories_are_lost_and_damaged_and_no_answer_changes(tmp_path):
         same_answer(first, complete(system))
         kill_loader(system)
         read_again(system, first)
-        # Whether a read comes before the mending, and is a degraded one, is chance; that with dead targets is not (below).
+        # Whether a read comes before the mending, and is a degraded one, is chance.
         until(lambda: pool(system)['shards_repaired'] > 0, lambda: f'nothing was written again: {pool(system)}')
         wait_durable(system)
         assert sum(flip_bits(place) for place in places[3:5]) > 0
