@@ -132,6 +132,19 @@ TEST_P(EveryPolicy, WhoIsReadStaysAndFewerGoThanWereAsked) {
   EXPECT_EQ(policy->victims(Bytes{3}, at(2).now), (std::vector<Slot>{1, 0}));
 }
 
+TEST_P(EveryPolicy, TheOnlyOneWhoCanGoIsFoundHoweverOftenItWasUsed) {
+  const auto policy = make(GetParam(), 8);
+  for (Slot i = 0; i < 20; ++i) {
+    policy->stored(i, block_of(i), at(1));
+    policy->used(i, at(1));
+    policy->pin(i);
+  }
+  EXPECT_TRUE(policy->victims(Bytes{1}, at(2).now).empty());
+  policy->unpin(7);
+  for (std::int64_t i = 3; i < 7; ++i) policy->used(7, at(i));
+  EXPECT_EQ(policy->victims(Bytes{1}, at(8).now), std::vector<Slot>{7});
+}
+
 TEST_P(EveryPolicy, TheSameCallsGiveTheSameVictims) {
   const auto run = [&] {
     const auto policy = make(GetParam(), 50);

@@ -112,6 +112,14 @@ Slot Policy::next(Nanos now) {
     }
     if (!expired) postpone(root);
   }
+  // An order may come round to somebody so late that the tries are used up. That is no reason to drop nobody.
+  for (Slot slot = 0; pinned_ < count_ && slot < entries_.size(); ++slot) {
+    if (entries_[slot].here && droppable(slot)) {
+      drained_root_ = slot;
+      drained_ = kNoSlot;
+      return slot;
+    }
+  }
   return kNoSlot;
 }
 
