@@ -222,7 +222,8 @@ TEST(FetchDesk, EvictedBetweenMatchAndFetchIsAMissOfThatBlockOnly) {
   fill(directory.path(), 4);
   Desk desk(8, 16, 1, 16U, 10U, directory.path());
   EXPECT_EQ(desk.pool.match({1, 2, 3, 4}), 4U);
-  desk.pool.tier->erase(key(3), desk.pool.clock.now());
+  const BlockKey gone = key(3);
+  desk.pool.tier->store().erase({&gone, 1}, desk.pool.clock.now());
   desk.fetch(7, 1, {1, 2, 3, 4});
   desk.finish(7, 1);
   EXPECT_EQ(desk.outcome(7, 1, 2), FetchOutcome::kMissing);

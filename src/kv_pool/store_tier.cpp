@@ -97,15 +97,7 @@ void StoreTier::save(BlockKey key, std::span<const std::byte> block, std::option
   saves_.emplace(handle, Save{key, block, parent, tag, base::Nanos{0}, base::Nanos{0}, 0});
 }
 
-void StoreTier::erase(BlockKey key, base::Nanos now) {
-  store_->erase({&key, 1}, now);
-  // Somebody reads it, or did until now: it leaves the policy when that read ends.
-  for (const auto& [handle, load] : loads_)
-    if (load.key == key) return;
-  remove(key);
-}
-
-bool StoreTier::make_room(base::Nanos now) {
+void StoreTier::make_room(base::Nanos now) {
   auto victims = policy_->victims(base::Bytes{static_cast<std::int64_t>(block_bytes_)}, now);
   if (victims.empty()) {
     adopt(now);
@@ -118,7 +110,6 @@ bool StoreTier::make_room(base::Nanos now) {
     free_.push_back(slot);
     ++evictions_;
   }
-  return !victims.empty();
 }
 
 std::string StoreTier::trouble() {

@@ -55,8 +55,6 @@ class StoreTier {
   void cancel_load(std::uint64_t tag, base::Nanos now);
   void save(BlockKey key, std::span<const std::byte> block, std::optional<BlockKey> parent, std::uint64_t tag,
             base::Nanos now);
-  /// Damaged, or not wanted any more.
-  void erase(BlockKey key, base::Nanos now);
 
   void advance(base::Nanos now, std::vector<Event>& events);
   std::vector<int> wake_fds() { return store_->wake_fds(); }
@@ -65,7 +63,6 @@ class StoreTier {
   std::uint64_t epoch() const { return store_->index().epoch(); }
   std::size_t blocks() const { return store_->index().blocks(); }
   std::uint64_t evictions() const { return evictions_; }
-  std::size_t saves_under_way() const { return saves_.size(); }
   kv_store::StripedStore& store() { return *store_; }
   /// Why the targets take nothing at present; empty while they do.
   std::string trouble();
@@ -93,7 +90,7 @@ class StoreTier {
   void remove(BlockKey key);
   /// Blocks that are there and that the policy does not know: found at start, or written by other machines.
   void adopt(base::Nanos now);
-  bool make_room(base::Nanos now);
+  void make_room(base::Nanos now);
   void saved(const kv_store::StoreEvent& event, base::Nanos now, std::vector<Event>& events);
   void loaded(const kv_store::StoreEvent& event, std::vector<Event>& events);
   void retry_saves(base::Nanos now, std::vector<Event>& events);

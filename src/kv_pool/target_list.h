@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "kv_target/file/extent_log.h"
 #include "kv_target/target.h"
 
 namespace trimtab::kv_pool {
@@ -24,7 +25,10 @@ struct TargetList {
 base::Result<TargetList> open_targets(std::span<const std::string> specs, std::uint64_t directory_bytes,
                                       std::uint64_t shard_bytes);
 
-/// What a shard takes on a disk: whole units of 4 KiB.
-constexpr std::uint64_t on_disk(std::uint64_t shard_bytes) { return (shard_bytes + 4'095) / 4'096 * 4'096; }
+/// What a shard takes in a directory: whole units.
+inline std::uint64_t on_disk(std::uint64_t shard_bytes) {
+  const kv_target::file::Layout layout;
+  return layout.units_of(shard_bytes) * layout.unit_bytes;
+}
 
 }  // namespace trimtab::kv_pool

@@ -26,6 +26,9 @@ class Buffers {
   std::array<BufferPool::Id, kShards> ids_{};
 };
 
+/// What the state machine of a read or a repair is told of an answer.
+StripeRead::Event event_of(const Answer& answer, const Buffers& buffers);
+
 struct StripedStore::Batch {
   std::vector<OpId> ops;  // by index; of those under way
   std::vector<Rank> waiting;

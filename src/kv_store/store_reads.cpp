@@ -138,15 +138,40 @@ bool StripedStore::start_read(base::Nanos now) {
   return true;
 }
 
-void StripedStore::ReadOp::answered(const Answer& answer, base::Nanos now) {
+StripeRead::Event event_of(const Answer& answer, const Buffers& buffers) {
   StripeRead::Event event;
   event.kind = StripeRead::Event::Kind::kAnswer;
   event.shard = answer.ticket.shard;
   event.piece = answer.ticket.piece;
   event.outcome = answer.outcome;
   event.bytes = answer.bytes;
-  event.shard_bytes = buffers_[event.shard];
-  act(machine_.step(event, now), now);
+  event.shard_bytes = buffers[event.shard];
+  return event;
+}
+
+std::uint64_t StripedStore::ask_for(ShardSet shards, BlockKey key, const Places& at, OpId op,
+                                    Buffers& buffers, bool first_layers_first, base::Nanos now) {
+  std::uint64_t bytes = 0;
+  for (std::uint8_t s = 0; s < kShards; ++s) {
+    if (!kv_code::has(shards, s)) continue;
+    const BufferPool::Id buffer = buffers.take(s);
+    bytes += buffers[s].size();
+    for (std::uint8_t p = 0; p < pieces_.count(); ++p) {
+      Channels::Outgoing out;
+      out.request.name = {key, s};
+      out.request.offset = pieces_.begin(p);
+      out.request.buffer = buffers[s].subspan(pieces_.begin(p), pieces_.bytes(p));
+      out.ticket = {op, s, p};
+      out.buffer = buffer;
+      out.later = first_layers_first && p > 0;
+      channels_.send(at[s], out, now);
+    }
+  }
+  return bytes;
+}
+
+void StripedStore::ReadOp::answered(const Answer& answer, base::Nanos now) {
+  act(machine_.step(event_of(answer, buffers_), now), now);
 }
 
 void StripedStore::ReadOp::time(base::Nanos now) {
@@ -164,22 +189,10 @@ void StripedStore::ReadOp::cancel(base::Nanos now) {
 }
 
 void StripedStore::ReadOp::act(const StripeRead::Actions& actions, base::Nanos now) {
-  for (std::uint8_t s = 0; s < kShards; ++s) {
-    if (!kv_code::has(actions.submit, s)) continue;
-    const BufferPool::Id buffer = buffers_.take(s);
-    bytes_ += store_.options_.layout.shard_bytes;
-    store_.read_bytes_ += store_.options_.layout.shard_bytes;
-    for (std::uint8_t p = 0; p < store_.pieces_.count(); ++p) {
-      Channels::Outgoing out;
-      out.request.name = {what_.key, s};
-      out.request.offset = store_.pieces_.begin(p);
-      out.request.buffer = buffers_[s].subspan(store_.pieces_.begin(p), store_.pieces_.bytes(p));
-      out.ticket = {id, s, p};
-      out.buffer = buffer;
-      out.later = p > 0;  // other blocks' first layers go before it
-      store_.channels_.send(at_[s], out, now);
-    }
-  }
+  // Other blocks' first layers go before the rest of this one.
+  const std::uint64_t asked = store_.ask_for(actions.submit, what_.key, at_, id, buffers_, true, now);
+  bytes_ += asked;
+  store_.read_bytes_ += asked;
   if (actions.layers_ready > assembled_) hand_out(actions.layers_ready);
   if (actions.ended) return over(*actions.ended, now);
   store_.arm(id, actions.wake);

@@ -126,14 +126,7 @@ void StripedStore::RepairOp::answered(const Answer& answer, base::Nanos now) {
     if (writing_ == 0) store_.end_repair(*this, now);
     return;
   }
-  StripeRead::Event event;
-  event.kind = StripeRead::Event::Kind::kAnswer;
-  event.shard = answer.ticket.shard;
-  event.piece = answer.ticket.piece;
-  event.outcome = answer.outcome;
-  event.bytes = answer.bytes;
-  event.shard_bytes = buffers_[event.shard];
-  act(machine_.step(event, now), now);
+  act(machine_.step(event_of(answer, buffers_), now), now);
 }
 
 void StripedStore::RepairOp::time(base::Nanos now) {
@@ -144,20 +137,7 @@ void StripedStore::RepairOp::time(base::Nanos now) {
 }
 
 void StripedStore::RepairOp::act(const StripeRead::Actions& actions, base::Nanos now) {
-  for (std::uint8_t s = 0; s < kShards; ++s) {
-    if (!kv_code::has(actions.submit, s)) continue;
-    const BufferPool::Id buffer = buffers_.take(s);
-    found_.bytes += buffers_[s].size();
-    for (std::uint8_t p = 0; p < store_.pieces_.count(); ++p) {
-      Channels::Outgoing out;
-      out.request.name = {job_.key, s};
-      out.request.offset = store_.pieces_.begin(p);
-      out.request.buffer = buffers_[s].subspan(store_.pieces_.begin(p), store_.pieces_.bytes(p));
-      out.ticket = {id, s, p};
-      out.buffer = buffer;
-      store_.channels_.send(at_[s], out, now);
-    }
-  }
+  found_.bytes += store_.ask_for(actions.submit, job_.key, at_, id, buffers_, false, now);
   if (!actions.ended) return store_.arm(id, actions.wake);
   store_.count_faults(machine_.reader(), machine_.missing(), machine_.damaged());
   auto bad = static_cast<ShardSet>(machine_.missing() | machine_.damaged());

@@ -20,6 +20,8 @@
 
 namespace trimtab::kv_store {
 
+class Buffers;
+
 /// Blocks in ten data and two parity shards over many targets (docs/kv.md, "The striped pool").
 ///
 /// Everything is asked for at once and done by `poll`, which says what happened; nothing waits. One thread
@@ -126,6 +128,9 @@ class StripedStore {
   void expire_waiting_reads(base::Nanos now);
   bool start_read(base::Nanos now);
   void end_read_block(Handle batch, std::uint32_t index, StoreEvent::Kind kind);
+  /// Asks for all pieces of these shards, into buffers that it takes; how many bytes that is.
+  std::uint64_t ask_for(ShardSet shards, BlockKey key, const Places& at, OpId op, Buffers& buffers,
+                        bool first_layers_first, base::Nanos now);
   StripeRead::Plan read_plan(const Places& at, bool background, base::Nanos deadline) const;
   void count_faults(const kv_code::StripeReader& reader, ShardSet missing, ShardSet damaged);
   void note_bad_shards(BlockKey key, const Places& at, ShardSet bad);

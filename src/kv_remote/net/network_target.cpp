@@ -150,11 +150,7 @@ void NetworkTarget::connected() {
 /// The connection is over. What was sent on it fails; what was not, waits for the next one.
 void NetworkTarget::lose(std::string why, bool at_fault) {
   if (out_) {
-    const SendStats& sends = out_->stats();
-    stats_.sends.bytes += sends.bytes;
-    stats_.sends.zero_copy_sends += sends.zero_copy_sends;
-    stats_.sends.zero_copy_copied += sends.zero_copy_copied;
-    stats_.sends.zero_copy_refused += sends.zero_copy_refused;
+    stats_.sends += out_->stats();
   }
   stats_.breaks += state_ == State::kUp;
   stats_.broken_frames += at_fault;
@@ -216,12 +212,7 @@ void NetworkTarget::arm() {
   if (!expired && armed_ <= wanted) return;
   if (expired && wanted == base::kForever && armed_ == base::kForever) return;
   armed_ = wanted;
-  itimerspec spec{};
-  if (wanted != base::kForever) {
-    spec.it_value.tv_sec = std::max<std::int64_t>(wanted.value, 1) / 1'000'000'000;
-    spec.it_value.tv_nsec = std::max<std::int64_t>(wanted.value, 1) % 1'000'000'000;
-  }
-  ::timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &spec, nullptr);
+  set_timer(timer_, wanted);
 }
 
 void NetworkTarget::watch() {
@@ -255,11 +246,7 @@ void NetworkTarget::wait(base::Nanos until) {
 NetworkStats NetworkTarget::stats() const {
   NetworkStats stats = stats_;
   if (!out_) return stats;
-  const SendStats& sends = out_->stats();
-  stats.sends.bytes += sends.bytes;
-  stats.sends.zero_copy_sends += sends.zero_copy_sends;
-  stats.sends.zero_copy_copied += sends.zero_copy_copied;
-  stats.sends.zero_copy_refused += sends.zero_copy_refused;
+  stats.sends += out_->stats();
   return stats;
 }
 

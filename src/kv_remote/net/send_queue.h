@@ -21,6 +21,14 @@ struct SendStats {
   std::uint64_t zero_copy_sends = 0;    // sent straight from where the content lies
   std::uint64_t zero_copy_copied = 0;   // of those: the kernel copied nevertheless
   std::uint64_t zero_copy_refused = 0;  // the kernel had no room for it, and got an ordinary send
+
+  SendStats& operator+=(const SendStats& more) {
+    bytes += more.bytes;
+    zero_copy_sends += more.zero_copy_sends;
+    zero_copy_copied += more.zero_copy_copied;
+    zero_copy_refused += more.zero_copy_refused;
+    return *this;
+  }
 };
 
 /// Frames on their way out of one connection. Contents are sent from where they lie: they must stay until

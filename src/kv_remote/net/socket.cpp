@@ -5,18 +5,15 @@
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
 
 namespace trimtab::kv_remote {
-
-void Descriptor::reset() {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = -1;
-}
 
 base::Result<Address> resolve(const std::string& text) {
   const std::size_t colon = text.rfind(':');
@@ -111,6 +108,15 @@ base::Nanos steady_now() {
   timespec time{};
   ::clock_gettime(CLOCK_MONOTONIC, &time);
   return base::Nanos{time.tv_sec * 1'000'000'000LL + time.tv_nsec};
+}
+
+void set_timer(const Descriptor& timer, base::Nanos at) {
+  itimerspec spec{};
+  if (at != base::kForever) {
+    spec.it_value.tv_sec = std::max<std::int64_t>(at.value, 1) / 1'000'000'000;
+    spec.it_value.tv_nsec = std::max<std::int64_t>(at.value, 1) % 1'000'000'000;
+  }
+  ::timerfd_settime(timer.get(), TFD_TIMER_ABSTIME, &spec, nullptr);
 }
 
 }  // namespace trimtab::kv_remote

@@ -4,31 +4,14 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 
 #include "base/error.h"
 #include "base/units.h"
+#include "kv_target/file/descriptor.h"
 
 namespace trimtab::kv_remote {
 
-/// A descriptor that is closed once.
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Descriptor() { reset(); }
-  void reset();
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-
- private:
-  int fd_ = -1;
-};
+using kv_target::file::Descriptor;
 
 struct Address {
   sockaddr_storage storage{};
@@ -51,5 +34,7 @@ void abort_connection(Descriptor& socket);
 
 /// CLOCK_MONOTONIC.
 base::Nanos steady_now();
+/// Lets a timerfd of that clock be readable from `at` on, at once when that is past; kForever: never.
+void set_timer(const Descriptor& timer, base::Nanos at);
 
 }  // namespace trimtab::kv_remote

@@ -238,11 +238,7 @@ void TargetServer::close_broken(std::uint64_t id) {
     orphan_bytes_ += pending->second.cost_bytes;
     target_.cancel(ours);
   }
-  const SendStats& sends = connection.out.stats();
-  stats_.sends.bytes += sends.bytes;
-  stats_.sends.zero_copy_sends += sends.zero_copy_sends;
-  stats_.sends.zero_copy_copied += sends.zero_copy_copied;
-  stats_.sends.zero_copy_refused += sends.zero_copy_refused;
+  stats_.sends += connection.out.stats();
   // A refusal in words should arrive; everything else ends without a trace.
   if (!connection.ending) abort_connection(connection.socket);
   connections_.erase(found);
@@ -279,11 +275,7 @@ ServerStats TargetServer::stats() const {
   ServerStats stats = stats_;
   stats.open = connections_.size();
   for (const auto& [id, connection] : connections_) {
-    const SendStats& sends = connection->out.stats();
-    stats.sends.bytes += sends.bytes;
-    stats.sends.zero_copy_sends += sends.zero_copy_sends;
-    stats.sends.zero_copy_copied += sends.zero_copy_copied;
-    stats.sends.zero_copy_refused += sends.zero_copy_refused;
+    stats.sends += connection->out.stats();
   }
   return stats;
 }

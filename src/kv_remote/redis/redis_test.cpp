@@ -5,6 +5,7 @@
 #include "kv_remote/redis/redis_target.h"
 #include "kv_remote/testing/redis_servers.h"
 #include "kv_target/testing/conformance.h"
+#include "kv_target/testing/target_on.h"
 
 namespace trimtab::kv_remote::testing {
 
@@ -253,34 +254,24 @@ std::string memory_for(const remote::RedisServer& server, std::uint64_t bytes) {
   return std::to_string(used + bytes);
 }
 
-struct OnServers final : Target {
-  std::shared_ptr<remote::RedisServer> server;
+/// One of the two.
+struct Servers {
+  std::shared_ptr<remote::RedisServer> single;
   std::shared_ptr<remote::RedisCluster> cluster;
-  std::unique_ptr<kv_remote::RedisTarget> target;
+};
 
+struct OnServers final : TargetOn<Servers, kv_remote::RedisTarget> {
   void open() {
     kv_remote::RedisOptions options;
     options.shard_bytes = 1U << 20;
-    options.servers = server ? std::vector{server->address()} : std::vector{cluster->nodes[0]->address()};
+    options.servers = {ground.single ? ground.single->address() : ground.cluster->nodes[0]->address()};
     target = std::move(*kv_remote::RedisTarget::open(options));
   }
-  void submit(std::span<const Request> requests) override { target->submit(requests); }
-  std::size_t poll(std::vector<Completion>& completed) override { return target->poll(completed); }
-  int wake_fd() const override { return target->wake_fd(); }
-  void cancel(std::uint64_t tag) override { target->cancel(tag); }
-  base::Result<Changes> changes(const Cursor& since, std::uint32_t limit) override {
-    return target->changes(since, limit);
-  }
-  Limits limits() const override { return target->limits(); }
-  base::Result<Space> space() override { return target->space(); }
-  bool durable() const override { return target->durable(); }
-  std::string trouble() const override { return target->trouble(); }
 };
 
 std::unique_ptr<Target> reopen(std::unique_ptr<Target> old) {
   auto next = std::make_unique<OnServers>();
-  next->server = dynamic_cast<OnServers&>(*old).server;
-  next->cluster = dynamic_cast<OnServers&>(*old).cluster;
+  next->ground = dynamic_cast<OnServers&>(*old).ground;
   old.reset();
   next->open();
   return next;
@@ -290,8 +281,8 @@ Maker single() {
   return {"single",
           [](std::uint64_t bytes) -> std::unique_ptr<Target> {
             auto made = std::make_unique<OnServers>();
-            made->server = std::make_shared<remote::RedisServer>();
-            made->server->cli("config set maxmemory " + memory_for(*made->server, bytes));
+            const auto server = made->ground.single = std::make_shared<remote::RedisServer>();
+            server->cli("config set maxmemory " + memory_for(*server, bytes));
             made->open();
             return made;
           },
@@ -309,7 +300,7 @@ Maker cluster() {
               node->cli("config set maxmemory " + memory_for(*node, bytes));
             }
             auto made = std::make_unique<OnServers>();
-            made->cluster = shared;
+            made->ground.cluster = shared;
             made->open();
             return made;
           },

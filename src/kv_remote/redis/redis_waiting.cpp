@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/epoll.h>
-#include <sys/timerfd.h>
 
 #include <algorithm>
 
@@ -63,12 +62,7 @@ void RedisTarget::arm() {
   const bool expired = armed_ <= steady_now();
   if (!expired && armed_ <= wanted) return;
   armed_ = wanted;
-  itimerspec spec{};
-  if (wanted != base::kForever) {
-    spec.it_value.tv_sec = std::max<std::int64_t>(wanted.value, 1) / 1'000'000'000;
-    spec.it_value.tv_nsec = std::max<std::int64_t>(wanted.value, 1) % 1'000'000'000;
-  }
-  ::timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &spec, nullptr);
+  set_timer(timer_, wanted);
 }
 
 void RedisTarget::watch() {

@@ -8,6 +8,7 @@
 #include "kv_remote/net/network_target.h"
 #include "kv_remote/net/target_server.h"
 #include "kv_target/memory_target.h"
+#include "kv_target/testing/target_on.h"
 
 /// A target server in a thread of the test.
 namespace trimtab::kv_remote::testing {
@@ -54,30 +55,14 @@ class LocalServer {
 };
 
 /// A server and a client of it as one target.
-class Pair final : public kv_target::Target {
+class Pair final : public kv_target::testing::TargetOn<std::shared_ptr<LocalServer>, NetworkTarget> {
  public:
-  Pair(std::shared_ptr<LocalServer> server, NetworkOptions options = {})
-      : server_(std::move(server)), client_(server_->client(std::move(options))) {}
-  const std::shared_ptr<LocalServer>& server() const { return server_; }
-  NetworkTarget& client() { return *client_; }
-
-  void submit(std::span<const kv_target::Request> requests) override { client_->submit(requests); }
-  std::size_t poll(std::vector<kv_target::Completion>& completed) override {
-    return client_->poll(completed);
+  explicit Pair(std::shared_ptr<LocalServer> server, NetworkOptions options = {}) {
+    ground = std::move(server);
+    target = ground->client(std::move(options));
   }
-  int wake_fd() const override { return client_->wake_fd(); }
-  void cancel(std::uint64_t tag) override { client_->cancel(tag); }
-  base::Result<kv_target::Changes> changes(const kv_target::Cursor& since, std::uint32_t limit) override {
-    return client_->changes(since, limit);
-  }
-  kv_target::Limits limits() const override { return client_->limits(); }
-  base::Result<kv_target::Space> space() override { return client_->space(); }
-  bool durable() const override { return client_->durable(); }
-  std::string trouble() const override { return client_->trouble(); }
-
- private:
-  std::shared_ptr<LocalServer> server_;
-  std::unique_ptr<NetworkTarget> client_;
+  const std::shared_ptr<LocalServer>& server() const { return ground; }
+  NetworkTarget& client() { return *target; }
 };
 
 }  // namespace trimtab::kv_remote::testing

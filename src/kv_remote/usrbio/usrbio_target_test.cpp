@@ -3,6 +3,7 @@
 #include "kv_remote/testing/usrbio_fake.h"
 #include "kv_remote/usrbio/usrbio_engine.h"
 #include "kv_target/testing/conformance.h"
+#include "kv_target/testing/target_on.h"
 
 namespace trimtab::kv_target::testing {
 
@@ -10,21 +11,23 @@ namespace {
 
 namespace remote = kv_remote;
 
-/// A directory that goes with the target, and its content by way of the fake 3FS.
-struct On3fs final : Target {
+/// A directory that goes with the target.
+struct Disk {
   std::shared_ptr<std::string> directory;
   std::uint64_t capacity_bytes = 0;
-  std::unique_ptr<FileTarget> target;
+};
 
+/// Its content by way of the fake 3FS.
+struct On3fs final : TargetOn<Disk, FileTarget> {
   bool open() {
     FileTarget::Options options;
-    options.directory = *directory;
-    options.capacity_bytes = capacity_bytes;
+    options.directory = *ground.directory;
+    options.capacity_bytes = ground.capacity_bytes;
     options.shard_bytes = 1U << 20;
     options.layout.file_bytes = 4U << 20;
     options.direct = false;  // what comes back short goes on at any byte
     remote::UsrbioOptions usrbio;
-    usrbio.mount_point = *directory;
+    usrbio.mount_point = *ground.directory;
     usrbio.slot_bytes = 64U << 10;
     usrbio.slots = 16;
     usrbio.entries = 12;
@@ -33,17 +36,6 @@ struct On3fs final : Target {
     target = std::move(*opened);
     return target != nullptr;
   }
-  void submit(std::span<const Request> requests) override { target->submit(requests); }
-  std::size_t poll(std::vector<Completion>& completed) override { return target->poll(completed); }
-  int wake_fd() const override { return target->wake_fd(); }
-  void cancel(std::uint64_t tag) override { target->cancel(tag); }
-  base::Result<Changes> changes(const Cursor& since, std::uint32_t limit) override {
-    return target->changes(since, limit);
-  }
-  Limits limits() const override { return target->limits(); }
-  base::Result<Space> space() override { return target->space(); }
-  bool durable() const override { return target->durable(); }
-  std::string trouble() const override { return target->trouble(); }
 };
 
 Maker on_3fs(std::string name, int short_percent) {
@@ -53,19 +45,18 @@ Maker on_3fs(std::string name, int short_percent) {
             remote::usrbio::Fake::the().short_percent = short_percent;
             char path[] = "/tmp/trimtab_3fs_XXXXXX";
             auto made = std::make_unique<On3fs>();
-            made->directory =
+            made->ground.directory =
                 std::shared_ptr<std::string>(new std::string(::mkdtemp(path)), [](std::string* p) {
                   std::error_code ignored;
                   std::filesystem::remove_all(*p, ignored);
                   delete p;
                 });
-            made->capacity_bytes = bytes;
+            made->ground.capacity_bytes = bytes;
             return made->open() ? std::move(made) : nullptr;
           },
           [](std::unique_ptr<Target> old) -> std::unique_ptr<Target> {
             auto made = std::make_unique<On3fs>();
-            made->directory = dynamic_cast<On3fs&>(*old).directory;
-            made->capacity_bytes = dynamic_cast<On3fs&>(*old).capacity_bytes;
+            made->ground = dynamic_cast<On3fs&>(*old).ground;
             old.reset();
             EXPECT_GT(remote::usrbio::Fake::the().requests, 0U) << "contents went that way";
             EXPECT_EQ(remote::usrbio::Fake::the().misuses, 0U);

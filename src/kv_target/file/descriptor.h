@@ -6,7 +6,7 @@
 
 namespace trimtab::kv_target::file {
 
-/// A descriptor that closes itself.
+/// A descriptor that closes itself, once.
 class Descriptor {
  public:
   explicit Descriptor(int fd = -1) : fd_(fd) {}
@@ -15,10 +15,13 @@ class Descriptor {
     std::swap(fd_, other.fd_);
     return *this;
   }
-  ~Descriptor() {
+  ~Descriptor() { reset(); }
+  void reset() {
     if (fd_ >= 0) ::close(fd_);
+    fd_ = -1;
   }
   int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
 
  private:
   int fd_ = -1;
