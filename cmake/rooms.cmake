@@ -38,6 +38,19 @@ if(TRIMTAB_FUZZ)
   target_link_options(trimtab_flags INTERFACE -fsanitize=address,undefined)
 endif()
 
+if(TRIMTAB_TESTS)
+  # What nearly every test includes, compiled once: two seconds saved in each of two hundred.
+  file(WRITE ${CMAKE_BINARY_DIR}/link/test_headers.cpp "int main() { return 0; }\n")
+  add_executable(test_headers EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/link/test_headers.cpp)
+  target_link_libraries(test_headers PRIVATE trimtab_flags GTest::gmock rapidcheck)
+  target_precompile_headers(test_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h> <rapidcheck/gtest.h>
+    <algorithm> <memory> <string> <vector>)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    # Or no two builds would share objects through ccache.
+    target_compile_options(test_headers PRIVATE "SHELL:-Xclang -fno-pch-timestamp")
+  endif()
+endif()
+
 add_custom_target(unit_tests)
 add_custom_target(benches)
 add_custom_target(fuzzers)
@@ -102,6 +115,7 @@ function(trimtab_room path)
       add_executable(${name}_test ${tests})
       target_link_libraries(${name}_test PRIVATE trimtab_${name} ${test_rooms} ${R_TEST_LIBS}
         GTest::gmock GTest::gtest_main rapidcheck)
+      target_precompile_headers(${name}_test REUSE_FROM test_headers)
       set_target_properties(${name}_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
       add_dependencies(unit_tests ${name}_test)
       add_test(NAME ${path} COMMAND ${name}_test WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
