@@ -143,7 +143,7 @@ class SilentTargets : public ::testing::Test {
     kv_store::StoreOptions options;
     options.layout = kv_store::testing::layout_of({1'024, 1'024, 2'048});
     options.memory_bytes = 64ULL << 20;
-    options.read_timeout = options.write_timeout = options.write_settle = kNever;
+    options.read_timeout = options.write_timeout = kNever;
     options.targets.request_timeout = options.targets.health.probe_timeout = kNever;
     store_ = std::move(*StripedStore::open(std::move(targets), options, steady_now()));
     for (std::uint64_t n = 0; n < kBlocks; ++n) {

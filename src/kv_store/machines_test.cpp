@@ -152,13 +152,12 @@ TEST(StripeReadTest, TheHedgeComesOnceAndOnlyWhenItIsTime) {
 RC_GTEST_PROP(StripeWriteTest, EndsOnceAndErasesWhatDoesNotCount, ()) {
   StripeWrite::Plan plan;
   plan.policy = *rc::gen::element(WritePolicy::kAll, WritePolicy::kTen);
-  plan.settle = base::Nanos{*rc::gen::inRange(0, 60)};
   plan.deadline = base::Nanos{150};
   plan.places = static_cast<ShardSet>(kv_code::kAllShards & ~(1U << *rc::gen::inRange(0, 14)) &
                                       ~(1U << *rc::gen::inRange(0, 14)));
   StripeWrite write(plan);
   std::vector<std::uint8_t> out;
-  ShardSet done = 0, maybe = 0, erased = 0;
+  ShardSet done = 0, maybe = 0, erased = 0, failed = 0;
   std::uint32_t ends = 0;
   std::optional<StripeWrite::End> how;
   const auto act = [&](const StripeWrite::Actions& actions) {
@@ -182,7 +181,9 @@ RC_GTEST_PROP(StripeWriteTest, EndsOnceAndErasesWhatDoesNotCount, ()) {
       event.outcome = kind < 12 ? Outcome::kDone : kind < 14 ? Outcome::kFailed : Outcome::kFull;
       const auto bit = static_cast<ShardSet>(1U << event.shard);
       if (ends == 0 && event.outcome == Outcome::kDone) done |= bit;
-      if (ends == 0 && event.outcome == Outcome::kFull) maybe &= static_cast<ShardSet>(~bit);
+      if (ends == 0 && event.outcome == Outcome::kFull) maybe &= static_cast<ShardSet>(~(bit & ~failed));
+      event.usable = *rc::gen::inRange(0, 2) == 0;
+      if (event.outcome == Outcome::kFailed) failed |= bit;
     }
     act(write.step(event, time));
   }
@@ -191,10 +192,50 @@ RC_GTEST_PROP(StripeWriteTest, EndsOnceAndErasesWhatDoesNotCount, ()) {
   if (*how == StripeWrite::End::kDurable) {
     RC_ASSERT(std::popcount(write.written()) >= needed);
     RC_ASSERT(write.written() == done && erased == 0);
+    RC_ASSERT(out.empty());  // nobody's answer is outstanding: what lacks has failed
   } else {
-    RC_ASSERT(std::popcount(done) < needed);
+    RC_ASSERT(std::popcount(done) < needed || *how == StripeWrite::End::kLate);
     RC_ASSERT(erased == maybe);  // all that may be there, nothing that is not
   }
+}
+
+TEST(StripeWriteTest, AFailedShardIsTriedThreeTimesWhileItsTargetIsReliedOn) {
+  StripeWrite::Plan plan;
+  plan.deadline = base::Nanos{1'000};
+  StripeWrite write(plan);
+  ASSERT_EQ(write.step({}, base::Nanos{0}).submit, kv_code::kAllShards);
+  StripeWrite::Event event;
+  event.kind = StripeWrite::Event::Kind::kAnswer;
+  for (event.shard = 0; event.shard < 11; ++event.shard)
+    ASSERT_FALSE(write.step(event, base::Nanos{1}).ended);
+  event.outcome = Outcome::kFailed;
+  event.usable = true;
+  for (int again = 0; again < 2; ++again) {
+    const auto actions = write.step(event, base::Nanos{2});
+    ASSERT_EQ(actions.submit, 1U << 11);
+    ASSERT_FALSE(actions.ended) << "eleven are durable, and the twelfth may still become so";
+  }
+  const auto last = write.step(event, base::Nanos{3});
+  EXPECT_EQ(last.submit, 0U);
+  ASSERT_TRUE(last.ended);
+  EXPECT_EQ(*last.ended, StripeWrite::End::kDurable);
+  EXPECT_EQ(write.lacking(), 1U << 11);
+}
+
+TEST(StripeWriteTest, LatenessAloneNeverMakesTenShardsCount) {
+  StripeWrite::Plan plan;
+  plan.deadline = base::Nanos{1'000};
+  StripeWrite write(plan);
+  write.step({}, base::Nanos{0});
+  StripeWrite::Event event;
+  event.kind = StripeWrite::Event::Kind::kAnswer;
+  for (event.shard = 0; event.shard < 10; ++event.shard) write.step(event, base::Nanos{1});
+  event.kind = StripeWrite::Event::Kind::kTime;
+  EXPECT_FALSE(write.step(event, base::Nanos{999}).ended);
+  const auto late = write.step(event, base::Nanos{1'000});
+  ASSERT_TRUE(late.ended);
+  EXPECT_EQ(*late.ended, StripeWrite::End::kLate);
+  EXPECT_EQ(late.erase, kv_code::kAllShards);
 }
 
 TEST(TargetHealthTest, DiesProbesAndRevives) {

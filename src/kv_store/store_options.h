@@ -30,8 +30,7 @@ struct StoreOptions {
   bool check_block = false;
 
   WritePolicy write_policy = WritePolicy::kTen;
-  base::Nanos write_settle{20'000'000};
-  base::Nanos write_timeout{10'000'000'000};
+  base::Nanos write_timeout{10'000'000'000};  // of writes without a deadline
 
   base::Nanos feed_interval{50'000'000};
   std::uint32_t feed_page = 4'096;

@@ -5,17 +5,24 @@
 // The operations of a striped store: private to its sources.
 namespace trimtab::kv_store {
 
-/// The shard buffers of one operation.
+/// The shard buffers of one operation: `most` at most.
 class Buffers {
  public:
-  explicit Buffers(BufferPool& pool) : pool_(pool) { ids_.fill(BufferPool::kNone); }
+  explicit Buffers(BufferPool& pool, std::uint32_t most = kShards) : pool_(pool), left_(most) {
+    pool.promise(most);
+    ids_.fill(BufferPool::kNone);
+  }
   Buffers(const Buffers&) = delete;
   Buffers& operator=(const Buffers&) = delete;
   ~Buffers() {
+    pool_.forgo(left_);
     for (const BufferPool::Id id : ids_)
       if (id != BufferPool::kNone) pool_.release(id);
   }
-  BufferPool::Id take(std::uint32_t shard) { return ids_[shard] = pool_.take(); }
+  BufferPool::Id take(std::uint32_t shard) {
+    --left_;
+    return ids_[shard] = pool_.take();
+  }
   BufferPool::Id id(std::uint32_t shard) const { return ids_[shard]; }
   std::span<std::byte> operator[](std::uint32_t shard) const {
     return ids_[shard] == BufferPool::kNone ? std::span<std::byte>{} : pool_[ids_[shard]];
@@ -23,6 +30,7 @@ class Buffers {
 
  private:
   BufferPool& pool_;
+  std::uint32_t left_;  // promised and not taken yet
   std::array<BufferPool::Id, kShards> ids_{};
 };
 
@@ -136,7 +144,7 @@ class StripedStore::RepairOp final : public Op {
         scrub_(scrub),
         at_(at),
         buffers_(store.pool_),
-        rebuilt_(store.pool_),
+        rebuilt_(store.pool_, kv_code::kParity),
         machine_(store.options_.layout, job.key, store.pieces_, std::move(plan)) {}
 
   void start(base::Nanos now) { act(machine_.step({}, now), now); }

@@ -58,7 +58,6 @@ bool StripedStore::start_write(base::Nanos now) {
   for (std::uint32_t s = 0; s < kShards; ++s)
     if (channels_.usable(places[s]) && index_.alive(places[s])) plan.places |= static_cast<ShardSet>(1U << s);
   plan.policy = options_.write_policy;
-  plan.settle = options_.write_settle;
   plan.deadline = what.deadline;
   WriteOp& op = ops_.add(std::make_unique<WriteOp>(*this, what.key, plan));
   op.handles.push_back(what.handle);
@@ -82,6 +81,7 @@ void StripedStore::WriteOp::answered(const Answer& answer, base::Nanos now) {
   event.kind = StripeWrite::Event::Kind::kAnswer;
   event.shard = answer.ticket.shard;
   event.outcome = answer.outcome;
+  event.usable = store_.channels_.usable(answer.target) && store_.index_.alive(answer.target);
   act(machine_.step(event, now), now);
 }
 
@@ -165,7 +165,7 @@ void StripedStore::erase(std::span<const BlockKey> keys, base::Nanos now) {
     if (const auto running = writing_.find(key); running != writing_.end())
       static_cast<WriteOp*>(ops_.find(running->second))->cancel(now);
     if (auto at = index_.find(key)) {
-      // Shards that were late when the write was acknowledged are in their targets' queues before these.
+      // What a failed target did after all is in its queue before these.
       for (std::uint32_t s = 0; s < kShards; ++s)
         if ((*at)[s] == kNowhere) (*at)[s] = map_.of(key)[s];
       submit_erases(key, *at, kv_code::kAllShards, now);

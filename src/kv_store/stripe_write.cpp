@@ -7,6 +7,10 @@ namespace trimtab::kv_store {
 
 using kv_target::Outcome;
 
+namespace {
+constexpr std::uint8_t kTries = 3;  // as many failures as make a target dead
+}
+
 StripeWrite::Actions StripeWrite::end(End how) {
   over_ = true;
   Actions actions;
@@ -29,7 +33,10 @@ StripeWrite::Actions StripeWrite::step(const Event& event, base::Nanos now) {
       if ((out_ & bit) == 0) return actions;
       out_ &= static_cast<ShardSet>(~bit);
       if (event.outcome == Outcome::kDone) written_ |= bit;
-      if (event.outcome == Outcome::kFailed || event.outcome == Outcome::kCancelled) uncertain_ |= bit;
+      if (event.outcome == Outcome::kFailed || event.outcome == Outcome::kCancelled) {
+        uncertain_ |= bit;
+        if (event.usable && ++tries_[event.shard] < kTries) out_ |= actions.submit = bit;
+      }
       full_ |= event.outcome == Outcome::kFull;
       break;
     case Event::Kind::kTime:
@@ -39,12 +46,9 @@ StripeWrite::Actions StripeWrite::step(const Event& event, base::Nanos now) {
   }
   const int have = std::popcount(written_);
   if (have + std::popcount(out_) < needed) return end(full_ ? End::kFull : End::kFailed);
-  if (have >= needed) {
-    if (settle_at_ == base::kForever) settle_at_ = now + plan_.settle;
-    if (out_ == 0 || now >= settle_at_ || now >= plan_.deadline) return end(End::kDurable);
-  }
+  if (out_ == 0) return end(End::kDurable);
   if (now >= plan_.deadline) return end(End::kLate);
-  actions.wake = std::min(plan_.deadline, settle_at_);
+  actions.wake = plan_.deadline;
   return actions;
 }
 

@@ -13,7 +13,10 @@ namespace trimtab::kv_store {
 /// When a write counts.
 enum class WritePolicy : std::uint8_t {
   kAll,  // all twelve shards are durable
-  kTen,  // ten or eleven will do, once the others failed or `settle` passed; they are queued for repair
+  /// Ten or eleven will do where the other targets are dead by the health rule, full, or failed the shard
+  /// three times; what lacks is queued for repair. Never because a target is late: of a block that counts
+  /// with ten shards while two targets are merely slow, the loss of two others leaves eight.
+  kTen,
 };
 
 /// The write of one block's twelve shards. Pure, like StripeRead. It ends exactly once: durable, with the
@@ -24,13 +27,13 @@ class StripeWrite {
   struct Plan {
     ShardSet places = kv_code::kAllShards;  // shards whose target can be written to; the others lack
     WritePolicy policy = WritePolicy::kTen;
-    base::Nanos settle{20'000'000};         // after the tenth, before the write ends without the rest
-    base::Nanos deadline = base::kForever;  // an instant
+    base::Nanos deadline = base::kForever;  // an instant; a shard that is still out then fails the write
   };
   struct Event {
     enum class Kind : std::uint8_t { kStart, kAnswer, kTime, kCancel } kind = Kind::kStart;
     std::uint8_t shard = 0;
     kv_target::Outcome outcome = kv_target::Outcome::kDone;
+    bool usable = false;  // kFailed: its target is still relied on, so the shard is worth another try
   };
   enum class End : std::uint8_t { kDurable, kFull, kFailed, kLate, kCancelled };
   struct Actions {
@@ -53,7 +56,7 @@ class StripeWrite {
   Plan plan_;
   ShardSet out_ = 0, written_ = 0;
   ShardSet uncertain_ = 0;  // failed or given up: written or not
-  base::Nanos settle_at_ = base::kForever;
+  std::array<std::uint8_t, kShards> tries_{};
   bool full_ = false, over_ = false;
 };
 

@@ -205,6 +205,36 @@ TEST(StripedStoreTest, AWriteWithTwoTargetsDeadIsDurableAndMendedWhenTheyReturn)
   for (std::uint64_t n = 0; n < 20; ++n) EXPECT_TRUE(fleet.whole(n)) << n;
 }
 
+/// The moment at which a write that did not wait would have ten shards: two targets are late, and two others
+/// are lost with it.
+TEST(StripedStoreTest, AWriteWaitsForLateTargetsSoThatAnyTwoMayBeLostOnceItCounts) {
+  Fleet fleet(12);
+  fleet.targets[2]->faults.slow = fleet.targets[9]->faults.slow = base::Nanos{40'000'000};
+  for (std::uint64_t n = 0; n < 12; ++n) {
+    ASSERT_EQ(fleet.write(n), Kind::kWritten);
+    ASSERT_TRUE(fleet.whole(n)) << "at the moment it counts";
+    const auto one = static_cast<std::size_t>(n % 12), other = (one + 5) % 12;
+    fleet.targets[one]->faults.dead = fleet.targets[other]->faults.dead = true;
+    ASSERT_EQ(fleet.read(n), block_of(n, fleet.block_bytes())) << n;
+    fleet.targets[one]->faults.dead = fleet.targets[other]->faults.dead = false;
+    fleet.pass(kSecond * 2);
+    fleet.settle();
+  }
+}
+
+TEST(StripedStoreTest, AWriteGoesOnWithoutTargetsThatAreSilent) {
+  Fleet fleet(12);
+  fleet.targets[2]->faults.hung = fleet.targets[9]->faults.hung = true;
+  const base::Nanos before = fleet.now;
+  ASSERT_EQ(fleet.write(1), Kind::kWritten);
+  EXPECT_LT((fleet.now - before).value, kSecond.value) << "three silences of 50 ms make them dead";
+  EXPECT_EQ(fleet.store->counters().writes_lacking, 1U);
+  fleet.targets[2]->faults.hung = fleet.targets[9]->faults.hung = false;
+  fleet.pass(kSecond * 2);
+  fleet.settle();
+  EXPECT_TRUE(fleet.whole(1));
+}
+
 TEST(StripedStoreTest, UnderThePolicyAllAWriteThatLacksAShardFailsAndLeavesNothing) {
   StoreOptions options = Fleet::small();
   options.write_policy = WritePolicy::kAll;
