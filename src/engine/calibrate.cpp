@@ -43,6 +43,7 @@ base::Result<base::Nanos> time_step(LocalModel& model, std::int64_t q, std::int6
   segment.tokens = tokens;
   segment.start = c;
   segment.blocks = blocks;
+  segment.window.ring = model.ring();
   base::Nanos least = base::kForever;
   for (int i = 0; i < kRepeats; ++i) {
     const base::Nanos began = compute_now();

@@ -51,8 +51,10 @@ Forward::Forward(const LlamaWeights& weights, const Kernels& kernels, const KvAr
       kernels_(kernels),
       arena_(arena),
       exchange_(exchange),
-      rope_(weights.shape().context_tokens, weights.shape().rope_base) {
+      rope_(weights.shape().context_tokens, weights.shape().rope_base),
+      window_(weights.shape(), kernels, arena.format()) {
   const LlamaShape& s = weights.shape();
+  for (std::size_t layer = 0; layer < s.layers; ++layer) place_.push_back(s.place_of(layer));
   normed_.ensure(kWaveRows * s.hidden);
   query_.ensure(kWaveRows * s.query_width());
   key_.ensure(kWaveRows * s.kv_width());
@@ -150,7 +152,9 @@ void Forward::attention(const LayerWeights& layer, std::size_t index, std::span<
       rope_.rotate(query + i * s.query_width() + h * kHeadElements, row.position);
     for (std::size_t h = 0; h < s.kv_heads; ++h)
       rope_.rotate(key + i * s.kv_width() + h * kHeadElements, row.position);
-    store_kv(segments[row.segment], row.position, index, key + i * s.kv_width(), value + i * s.kv_width());
+    if (!s.is_windowed(index) && row.position >= segments[row.segment].kv_present)
+      store_kv(segments[row.segment], row.position, place_[index], key + i * s.kv_width(),
+               value + i * s.kv_width());
   }
   // Keys and values of the whole wave are stored: every row now attends, also to rows of its own wave,
   // through the stored form that later steps will read.
@@ -159,7 +163,13 @@ void Forward::attention(const LayerWeights& layer, std::size_t index, std::span<
     const Row& row = rows_[begin + i];
     std::size_t count = 1;
     while (i + count < rows && rows_[begin + i + count].segment == row.segment) ++count;
-    attend(segments[row.segment], index, i, count, row.position);
+    if (s.is_windowed(index)) {
+      window_.run(segments[row.segment].window,
+                  {place_[index], row.position, count, query + i * s.query_width(), key + i * s.kv_width(),
+                   value + i * s.kv_width(), context_.data() + i * s.query_width()});
+    } else {
+      attend(segments[row.segment], place_[index], i, count, row.position);
+    }
     i += count;
   }
   compute_.attention += compute_now() - before;

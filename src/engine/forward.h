@@ -10,6 +10,7 @@
 #include "engine/kernels.h"
 #include "engine/kv_arena.h"
 #include "engine/llama_weights.h"
+#include "engine/window_attention.h"
 
 namespace trimtab::engine {
 
@@ -38,7 +39,11 @@ struct Segment {
   std::int64_t start = 0;                 // c: tokens whose KV is there already
   std::span<const std::uint32_t> blocks;  // the sequence's block table; covers start + tokens.size()
   std::span<const EmbeddingRows> embeddings;
-  bool wants_logits = false;  // of the last token
+  bool wants_logits = false;   // of the last token
+  SequenceWindow window = {};  // of models with sliding-window layers
+  /// Tokens before this position have their KV in the blocks already, and it stays: a hit's, when the tokens
+  /// are computed again for their window state only.
+  std::int64_t kv_present = 0;
 };
 
 /// Runs steps of a Llama model over paged KV. One object per rank, one thread. The logits of a token depend
@@ -80,9 +85,11 @@ class Forward {
   const KvArena& arena_;
   FfnExchange& exchange_;
   RopeTable rope_;
+  WindowAttention window_;
   std::vector<Row> rows_;
   std::vector<AttentionState> states_;
   std::vector<std::uint8_t> visible_;
+  std::vector<std::size_t> place_;  // of each layer among those of its kind: full ones lie in blocks
   Compute compute_;
   std::size_t logits_rows_ = 0;
   AlignedFloats hidden_;                                  // [rows][hidden], the residual stream

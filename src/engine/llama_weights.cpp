@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 
 namespace trimtab::engine {
@@ -36,11 +37,32 @@ base::Status read_u32(const gguf::GgufFile& file, const char* key, std::size_t& 
 
 }  // namespace
 
+std::size_t LlamaShape::window_layers() const {
+  return static_cast<std::size_t>(std::count(windowed.begin(), windowed.end(), true));
+}
+
+std::size_t LlamaShape::place_of(std::size_t layer) const {
+  if (windowed.empty()) return layer;
+  const auto end = windowed.begin() + static_cast<std::ptrdiff_t>(layer);
+  return static_cast<std::size_t>(std::count(windowed.begin(), end, windowed[layer]));
+}
+
+kv::RingShape LlamaShape::ring(KvFormat format) const {
+  kv::RingShape shape;
+  if (window_tokens == 0) return shape;
+  shape.layers = static_cast<std::int64_t>(window_layers());
+  shape.window_tokens = window_tokens;
+  shape.ring_slots = window_tokens + kRollbackTokens;
+  shape.row_bytes = static_cast<std::int64_t>(kv_heads * 2 * kHeadElements * element_bytes(format));
+  return shape;
+}
+
 base::Result<LlamaWeights> LlamaWeights::load(const std::string& path) {
   auto file = gguf::GgufFile::open(path);
   if (!file) return tl::unexpected(file.error());
   LlamaWeights weights(std::move(*file));
   TRIMTAB_TRY(weights.read_shape());
+  TRIMTAB_TRY(weights.read_window());
   TRIMTAB_TRY(weights.read_layers());
   weights.fingerprint_ = weights.file_.fingerprint();
   return weights;
@@ -96,6 +118,41 @@ base::Status LlamaWeights::read_shape() {
                       "engine");
   }
   return {};
+}
+
+/// GGUF's own keys. The pattern is a number n (every n-th layer sees all) or a flag a layer (true: a window),
+/// as llama.cpp reads it (llama_hparams::set_swa_pattern, and get_key_or_arr for the flags); the window
+/// counts the token itself (LLAMA_SWA_TYPE_STANDARD hides what is window_tokens back or more).
+base::Status LlamaWeights::read_window() {
+  constexpr const char* kWindow = "llama.attention.sliding_window";
+  constexpr const char* kPattern = "llama.attention.sliding_window_pattern";
+  if (!file_.has(kWindow)) return {};
+  std::size_t window = 0;
+  TRIMTAB_TRY(read_u32(file_, kWindow, window));
+  LlamaShape& s = shape_;
+  if (window == 0 || static_cast<std::int64_t>(window) >= s.context_tokens) return {};
+  s.windowed.assign(s.layers, true);
+  if (const auto flags = file_.booleans(kPattern)) {
+    s.windowed = *flags;
+  } else if (file_.has(kPattern)) {
+    std::size_t every = 0;
+    TRIMTAB_TRY(read_u32(file_, kPattern, every));
+    for (std::size_t i = 0; i < s.layers && every > 0; ++i) s.windowed[i] = i % every < every - 1;
+  }
+  s.window_tokens = static_cast<std::int64_t>(window);
+  if (s.windowed.size() == s.layers && s.window_layers() == 0) {
+    s.windowed.clear();
+    s.window_tokens = 0;
+    return {};
+  }
+  if (s.windowed.size() == s.layers && s.full_layers() > 0 && window >= kAttentionBlock) return {};
+  return base::fail(
+      Code::kUnsupported,
+      fmt::format(
+          "{}: a sliding window of {} tokens in {} of {} layers ({} flags): the reference engine wants "
+          "windows of {} tokens or more and at least one layer that sees all, whose blocks the pool keeps",
+          file_.path(), window, s.window_layers(), s.layers, s.windowed.size(), kAttentionBlock),
+      "engine");
 }
 
 base::Status LlamaWeights::read_layers() {

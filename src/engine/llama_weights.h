@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "engine/kernels.h"
 #include "gguf/gguf_file.h"
+#include "kv/window_ring.h"
 
 namespace trimtab::engine {
 
@@ -16,12 +17,23 @@ struct LlamaShape {
   std::int64_t context_tokens = 0;
   float rope_base = 10'000.0F;
   float norm_epsilon = 1e-5F;
+  /// A layer with a sliding window sees the last `window_tokens` tokens, its own included; the other layers
+  /// see all. 0: the model has no such layers.
+  std::int64_t window_tokens = 0;
+  std::vector<bool> windowed;  // [layers], or empty
 
+  bool is_windowed(std::size_t layer) const { return !windowed.empty() && windowed[layer]; }
+  std::size_t window_layers() const;
+  std::size_t full_layers() const { return layers - window_layers(); }
+  /// The number of a layer among those of its own kind.
+  std::size_t place_of(std::size_t layer) const;
+  /// The rings of a state slot: rows are [KV head][key 64 | value 64].
+  kv::RingShape ring(KvFormat format = KvFormat::kF16) const;
   std::size_t query_width() const { return heads * kHeadElements; }
   std::size_t kv_width() const { return kv_heads * kHeadElements; }
-  /// Bytes of one KV block: keys and values of 128 tokens, all layers.
+  /// Bytes of one KV block: keys and values of 128 tokens, all layers without a window.
   std::size_t kv_block_bytes(KvFormat format = KvFormat::kF16) const {
-    return layers * kv_heads * 2 * kHeadElements * kAttentionBlock * element_bytes(format);
+    return full_layers() * kv_heads * 2 * kHeadElements * kAttentionBlock * element_bytes(format);
   }
 };
 
@@ -31,6 +43,9 @@ struct LayerWeights {
   const float* ffn_norm = nullptr;  // [hidden]
   Matrix gate, up, down;
 };
+
+/// Tokens that a ring keeps beyond its window: drafts that may be taken back (system facts, section 10).
+inline constexpr std::int64_t kRollbackTokens = 6;
 
 /// A Llama model in GGUF, used where it lies in the page cache: nothing is copied, all processes share it.
 class LlamaWeights {
@@ -50,6 +65,7 @@ class LlamaWeights {
  private:
   explicit LlamaWeights(gguf::GgufFile file) : file_(std::move(file)) {}
   base::Status read_shape();
+  base::Status read_window();
   base::Status read_layers();
   base::Status matrix(const std::string& name, std::size_t rows, std::size_t cols, Matrix& out) const;
   base::Status vector(const std::string& name, std::size_t size, const float*& out) const;

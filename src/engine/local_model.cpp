@@ -21,6 +21,7 @@ base::Result<std::unique_ptr<LocalModel>> LocalModel::open(const std::string& pa
   auto arena = KvArena::create_private(model->shape(), blocks, format);
   if (!arena) return tl::unexpected(arena.error());
   model->arena_ = std::move(*arena);
+  model->ring_.resize(static_cast<std::size_t>(kv::ring_bytes(model->shape().ring(format)).value));
   model->runner_ = std::make_unique<ExpertRunner>(*kernels, model->shape(), *partition);
   model->exchange_ = std::make_unique<LocalExchange>(*model->runner_);
   model->forward_ = std::make_unique<Forward>(model->weights_, *kernels, model->arena_, *model->exchange_);
@@ -42,6 +43,7 @@ base::Result<std::vector<float>> LocalModel::run(std::span<const std::int32_t> t
     segment.tokens = tokens.subspan(done, std::min(chunk, tokens.size() - done));
     segment.start = static_cast<std::int64_t>(done);
     segment.blocks = blocks;
+    segment.window.ring = ring_;
     segment.wants_logits = done + chunk >= tokens.size();
     TRIMTAB_TRY(step({&segment, 1}));
   }

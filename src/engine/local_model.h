@@ -27,12 +27,15 @@ class LocalModel {
   const LlamaWeights& weights() const { return weights_; }
   const LlamaShape& shape() const { return weights_.shape(); }
   const KvArena& arena() const { return arena_; }
+  /// The one sequence's state slot that `run` uses; empty for models without a window.
+  std::span<std::byte> ring() { return ring_; }
 
  private:
   explicit LocalModel(LlamaWeights weights) : weights_(std::move(weights)) {}
 
   LlamaWeights weights_;
   KvArena arena_;
+  std::vector<std::byte> ring_;
   std::unique_ptr<ExpertRunner> runner_;
   std::unique_ptr<LocalExchange> exchange_;
   std::unique_ptr<Forward> forward_;

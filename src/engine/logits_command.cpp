@@ -92,6 +92,7 @@ base::Status write_all(LocalModel& model, const std::vector<std::int32_t>& token
       segment.tokens = {tokens.data() + t, 1};
       segment.start = static_cast<std::int64_t>(t);
       segment.blocks = blocks;
+      segment.window.ring = model.ring();
       segment.wants_logits = true;
     }
     TRIMTAB_TRY(model.step(segments));

@@ -107,6 +107,12 @@ base::Status Rank::start() {
   if (!kernels) return tl::unexpected(kernels.error());
   auto weights = LlamaWeights::load(options_.model_path);
   if (!weights) return tl::unexpected(weights.error());
+  if (weights->shape().window_tokens > 0)
+    return base::fail(Code::kUnsupported,
+                      options_.model_path +
+                          " has sliding-window layers: ranks do not keep "
+                          "their state yet",
+                      "engine");
   weights_.emplace(std::move(*weights));
   auto partition = ExpertPartition::make(weights_->shape().ffn, options_.config.engine.ffn_experts);
   if (!partition) return tl::unexpected(partition.error());

@@ -16,6 +16,7 @@ namespace trimtab::engine {
 struct TinyGguf {
   std::uint32_t layers = 3, hidden = 128, heads = 2, kv_heads = 1, ffn = 288, vocabulary = 640;
   std::uint32_t context = 2048;
+  std::uint32_t window = 0, window_pattern = 0;  // 0: without; every window_pattern-th layer sees all
   std::uint64_t seed = 1;
   std::string architecture = "llama";
 
@@ -24,7 +25,7 @@ struct TinyGguf {
     out.text("GGUF");
     out.number<std::uint32_t>(3);
     out.number<std::uint64_t>(3 + layers * 9ULL);
-    out.number<std::uint64_t>(9);
+    out.number<std::uint64_t>(9 + (window > 0 ? 1 : 0) + (window_pattern > 0 ? 1 : 0));
     out.string_value("general.architecture", architecture);
     out.u32_value("llama.block_count", layers);
     out.u32_value("llama.embedding_length", hidden);
@@ -34,6 +35,8 @@ struct TinyGguf {
     out.u32_value("llama.context_length", context);
     out.f32_value("llama.rope.freq_base", 10'000.0F);
     out.f32_value("llama.attention.layer_norm_rms_epsilon", 1e-5F);
+    if (window > 0) out.u32_value("llama.attention.sliding_window", window);
+    if (window_pattern > 0) out.u32_value("llama.attention.sliding_window_pattern", window_pattern);
     base::Prng prng(seed);
     tensors(out, prng);
     std::ofstream file(path, std::ios::binary | std::ios::trunc);

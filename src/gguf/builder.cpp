@@ -58,6 +58,14 @@ Builder& Builder::add_flag(std::string_view name, bool flag) {
   return *this;
 }
 
+Builder& Builder::add_flags(std::string_view name, const std::vector<bool>& flags) {
+  key(name, ValueType::kArray);
+  put(metadata_, static_cast<std::uint32_t>(ValueType::kBool));
+  put(metadata_, static_cast<std::uint64_t>(flags.size()));
+  for (const bool flag : flags) put(metadata_, static_cast<std::uint8_t>(flag));
+  return *this;
+}
+
 Builder& Builder::add(std::string_view name, const std::vector<std::string>& texts) {
   key(name, ValueType::kArray);
   put(metadata_, static_cast<std::uint32_t>(ValueType::kString));

@@ -20,6 +20,7 @@ class Builder {
   Builder& add(std::string_view key, float number);
   /// Named apart, since a string literal would rather turn into a bool than into a string_view.
   Builder& add_flag(std::string_view key, bool flag);
+  Builder& add_flags(std::string_view key, const std::vector<bool>& flags);
   Builder& add(std::string_view key, const std::vector<std::string>& texts);
   Builder& add(std::string_view key, const std::vector<std::int32_t>& numbers);
   /// `data` holds the rows as stored; its size is not checked against `dims`.

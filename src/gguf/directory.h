@@ -58,6 +58,7 @@ class Directory {
   base::Result<std::vector<std::string_view>> strings(std::string_view key) const;
   base::Result<std::vector<std::int32_t>> i32s(std::string_view key) const;
   base::Result<std::vector<float>> f32s(std::string_view key) const;
+  base::Result<std::vector<bool>> booleans(std::string_view key) const;
 
   const std::map<std::string_view, Value>& values() const { return values_; }
   const std::vector<Tensor>& tensors() const { return tensors_; }

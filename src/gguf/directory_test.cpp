@@ -56,6 +56,18 @@ TEST(Directory, ReadsEveryKindOfValue) {
   EXPECT_THAT(*directory->i32s("tokenizer.ggml.token_type"), ElementsAre(1, -3, 1));
 }
 
+TEST(Directory, ReadsFlagsOfLayers) {
+  Builder builder;
+  builder.add_flags("llama.attention.sliding_window_pattern", {true, true, false});
+  builder.add("llama.attention.sliding_window", std::uint32_t{128});
+  const auto file = builder.bytes();
+  const auto directory = Directory::parse(file);
+  ASSERT_TRUE(directory) << directory.error().message;
+  EXPECT_EQ(directory->booleans("llama.attention.sliding_window_pattern"),
+            (std::vector<bool>{true, true, false}));
+  EXPECT_EQ(directory->booleans("llama.attention.sliding_window").error().code, base::Code::kInvalidArgument);
+}
+
 TEST(Directory, FindsTensorsByNameWithTheirRows) {
   const auto file = small_model().bytes();
   const auto directory = Directory::parse(file);

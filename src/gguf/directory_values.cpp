@@ -171,6 +171,16 @@ base::Result<std::vector<float>> Directory::f32s(std::string_view key) const {
   return numbers;
 }
 
+base::Result<std::vector<bool>> Directory::booleans(std::string_view key) const {
+  const auto value = find(key, true);
+  if (!value) return tl::unexpected(value.error());
+  if (value->type != ValueType::kBool) return wrong_type(key, *value, "an array of bool");
+  std::vector<bool> flags;
+  flags.reserve(value->count);
+  for (std::uint64_t i = 0; i < value->count; ++i) flags.push_back(element<std::uint8_t>(*value, i) != 0);
+  return flags;
+}
+
 base::Result<Tensor> Directory::tensor(std::string_view tensor_name) const {
   const auto found = tensor_index_.find(tensor_name);
   if (found == tensor_index_.end()) {

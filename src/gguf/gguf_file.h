@@ -35,6 +35,7 @@ class GgufFile {
     return directory_.strings(key);
   }
   base::Result<std::vector<std::int32_t>> i32s(std::string_view key) const { return directory_.i32s(key); }
+  base::Result<std::vector<bool>> booleans(std::string_view key) const { return directory_.booleans(key); }
   base::Result<Tensor> tensor(std::string_view name) const { return directory_.tensor(name); }
   const std::vector<Tensor>& tensors() const { return directory_.tensors(); }
 
