@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 
@@ -109,6 +110,25 @@ TEST(LayerSwapper, EveryLayerIsThereWhenItsGateOpens) {
   }
   EXPECT_EQ(swapper.stats().copies, 300U);
   EXPECT_EQ(swapper.stats().bytes, 100U * (512 + 1'024 + 448));
+}
+
+// A pipeline stage has some of the layers, and counts them from zero: its copies go where its spans say, its
+// gate opens for its own numbers, and what belongs to other stages is not touched.
+TEST(LayerSwapper, AStageMovesItsOwnLayersAndNoOthers) {
+  Arena arena(20);
+  arena.request.layers = {{1'536, 448}, {512, 1'024}};
+  LayerSwapper swapper(std::make_unique<MemcpyBackend>());
+  const auto gate = swapper.swap(arena.request);
+  for (std::uint32_t layer = 0; layer < 2; ++layer) {
+    ASSERT_TRUE(gate->wait(layer, kLong).has_value());
+    EXPECT_TRUE(arena.layer_is_there(layer)) << layer;
+  }
+  EXPECT_EQ(swapper.stats().copies, 40U);
+  for (const std::byte* block : arena.request.destinations) {
+    EXPECT_TRUE(std::all_of(block, block + 512, [](std::byte each) { return each == std::byte{0}; }));
+    EXPECT_TRUE(
+        std::all_of(block + 1'984, block + 2'048, [](std::byte each) { return each == std::byte{0}; }));
+  }
 }
 
 TEST(LayerSwapper, StartsTheNextLayerBeforeTheLastHasLanded) {
