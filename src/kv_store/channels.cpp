@@ -71,6 +71,7 @@ std::uint32_t Channels::slot_for(TargetId target, const Outgoing& outgoing, base
   slot.verb = outgoing.request.verb;
   slot.target = target;
   slot.buffer = outgoing.buffer;
+  slot.memory = outgoing.memory;
   slot.bytes = outgoing.request.buffer.size() + outgoing.request.content.size();
   slot.since = now;
   ++slot.generation;
@@ -89,6 +90,7 @@ void Channels::free_slot(std::uint32_t at) {
     --channel.requests;
   }
   slot.used = false;
+  slot.memory.reset();
   free_.push_back(at);
   --out_;
 }
@@ -200,8 +202,8 @@ void Channels::complete(TargetId id, const Completion& completion, base::Nanos n
   const auto at = static_cast<std::uint32_t>(completion.tag);
   if (at >= slots_.size() || !slots_[at].used || slots_[at].target != id ||
       slots_[at].generation != completion.tag >> 32)
-    return;  // a target that completes a request twice
-  const Slot slot = slots_[at];
+    return;                      // a target that completes a request twice
+  const Slot slot = slots_[at];  // holds what is in its memory until the answer was told
   free_slot(at);
   const bool failed = completion.outcome == Outcome::kFailed;
   if (slot.probe) channels_[id].asking = false;
@@ -224,7 +226,7 @@ void Channels::check_time(base::Nanos now, std::vector<Answer>& answers, std::ve
   if (now < next_check_) return;
   next_check_ = now + options_.request_timeout / 8;
   for (std::uint32_t at = 0; out_ > 0 && at < slots_.size(); ++at) {
-    const Slot slot = slots_[at];
+    const Slot& slot = slots_[at];
     if (!slot.used || slot.answered || slot.probe || now - slot.since < options_.request_timeout) continue;
     slots_[at].answered = true;
     ++counters_.timeouts;

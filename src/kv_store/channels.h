@@ -26,6 +26,7 @@ class Channels {
     kv_target::Request request;  // its tag is set here
     Ticket ticket;
     BufferPool::Id buffer = BufferPool::kNone;  // held until the target is done with it
+    std::shared_ptr<const void> memory;         // the same, of what is not in the pool
     bool later = false;                         // waits behind others: the rest of a block's shards
   };
   /// What became of a target in a `poll`.
@@ -75,6 +76,7 @@ class Channels {
     kv_target::Verb verb = kv_target::Verb::kRead;
     TargetId target = 0;
     BufferPool::Id buffer = BufferPool::kNone;
+    std::shared_ptr<const void> memory;
     std::uint64_t bytes = 0;
     base::Nanos since{0};
     std::uint32_t generation = 0;

@@ -36,10 +36,16 @@ class PlaceMap {
   /// Errors: no target; more than 512; racks that make_map refuses.
   static base::Result<PlaceMap> make(std::uint32_t targets, std::span<const std::uint32_t> racks = {});
 
+  /// The same over these of `all` targets only; the others hold nothing.
+  static base::Result<PlaceMap> over(std::span<const TargetId> holders, std::uint32_t all,
+                                     std::span<const std::uint32_t> racks = {});
+
   const Places& of(BlockKey key) const { return map_.groups[map_.group_of(key.high)]; }
   std::uint32_t group_of(BlockKey key) const { return map_.group_of(key.high); }
   /// Targets that may be lost at once with every block still readable.
   std::uint32_t losses() const;
+  /// Those that hold something, in order.
+  std::vector<TargetId> holders() const;
   const placement::StripeMap& stripes() const { return map_; }
 
   /// The map once `dead` targets are given up: their shards have new places, and the plan says which
@@ -47,10 +53,15 @@ class PlaceMap {
   /// (replace the target instead: its shards are then written to the new one in its place).
   struct Without;
   base::Result<Without> without(std::span<const TargetId> dead) const;
+  /// `more` targets join, numbered after the present ones. Few shards move where there were twelve or more.
+  base::Result<PlaceMap> wider(std::uint32_t more, std::span<const std::uint32_t> racks = {}) const;
+  /// `leaving` hold nothing any more. Errors: as `without`.
+  base::Result<PlaceMap> drained(std::span<const TargetId> leaving) const;
 
   explicit PlaceMap(placement::StripeMap map) : map_(std::move(map)) {}
 
  private:
+  base::Result<std::vector<TargetId>> staying(std::span<const TargetId> going) const;
   placement::StripeMap map_;
 };
 

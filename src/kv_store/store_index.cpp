@@ -40,7 +40,7 @@ void StoreIndex::remove(std::size_t slot) {
   --used_;
 }
 
-void StoreIndex::put(BlockKey key, std::uint32_t shard, TargetId target, TargetId home) {
+TargetId StoreIndex::put(BlockKey key, std::uint32_t shard, TargetId target, TargetId home) {
   if ((used_ + 1) * 2 > entries_.size()) grow();
   Entry& entry = entries_[slot_of(key)];
   if (!entry.used) {
@@ -50,8 +50,13 @@ void StoreIndex::put(BlockKey key, std::uint32_t shard, TargetId target, TargetI
     ++used_;
   }
   TargetId& at = entry.at[shard];
-  if (at == kNowhere || at == target || target == home || !alive(at)) at = target;
+  TargetId other = at == target ? kNowhere : at;
+  if (at == kNowhere || at == target || target == home || !alive(at))
+    at = target;
+  else
+    other = target;
   entry.withdrawn = false;
+  return other;
 }
 
 void StoreIndex::erased(BlockKey key, std::uint32_t shard, TargetId target) {
@@ -103,6 +108,14 @@ ShardSet StoreIndex::usable(const Places& places) const {
   for (std::uint32_t s = 0; s < kShards; ++s)
     if (places[s] != kNowhere && alive(places[s])) set |= static_cast<ShardSet>(1U << s);
   return set;
+}
+
+void StoreIndex::count_shards(std::span<std::uint64_t> counts) const {
+  for (const Entry& entry : entries_) {
+    if (!entry.used) continue;
+    for (const TargetId at : entry.at)
+      if (at != kNowhere) ++counts[at];
+  }
 }
 
 bool StoreIndex::counts(const Entry& entry) const {

@@ -23,8 +23,9 @@ class StoreIndex {
  public:
   explicit StoreIndex(std::uint32_t targets);
 
-  /// `target` has the shard. Where two have it (while it moves), the one at `home` counts.
-  void put(BlockKey key, std::uint32_t shard, TargetId target, TargetId home);
+  /// `target` has the shard. Where two have it (while it moves), the one at `home` counts; returns the other,
+  /// kNowhere when there is none.
+  TargetId put(BlockKey key, std::uint32_t shard, TargetId target, TargetId home);
   void erased(BlockKey key, std::uint32_t shard, TargetId target);
   void erase(BlockKey key);
   /// Nothing of what was told of this target is sure any more (its feed starts anew).
@@ -56,6 +57,8 @@ class StoreIndex {
   /// All of which anything is known, in order. O(n log n): for walks over the store.
   std::vector<BlockKey> keys() const;
   ShardSet usable(const Places& places) const;
+  /// Adds to `counts`, by target, the shards that are known to be there. O(blocks).
+  void count_shards(std::span<std::uint64_t> counts) const;
 
  private:
   struct Entry {

@@ -1,10 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "kv_code/stripe.h"
 #include "kv_store/channels.h"
+#include "kv_store/map_record.h"
 #include "kv_store/stripe_write.h"
 
 namespace trimtab::kv_store {
@@ -12,6 +15,10 @@ namespace trimtab::kv_store {
 struct StoreOptions {
   kv_code::StripeLayout layout;
   std::vector<std::uint32_t> racks;  // of each target; empty: not known
+  /// The pool's map, which is kept at the targets from now on (`find_map`). None: a map of this store alone,
+  /// made for these targets and written down nowhere.
+  std::optional<MapRecord> record;
+  std::shared_ptr<void> kept;  // memory that the targets may still write into
 
   /// Of shard buffers, all reads, writes and repairs together.
   std::uint64_t memory_bytes = 256ULL << 20;
@@ -40,6 +47,8 @@ struct StoreOptions {
   std::uint32_t repair_queue = 65'536;
   /// Between the two looks after which an unreadable block's shards are erased: longer than any write takes.
   base::Nanos second_look{60'000'000'000};
+  /// A shard's old copy is erased so long after its move, when the map was confirmed to be the newest.
+  base::Nanos old_copy_grace{10'000'000'000};
 };
 
 /// What happened, from `StripedStore::poll`.

@@ -50,21 +50,10 @@ base::Status StripedStore::resume_walk(const WalkCursor& cursor, base::Nanos now
   return {};
 }
 
-void StripedStore::retire_old_copies(base::Nanos now) {
-  for (const OldCopy& old : old_copies_) {
-    const auto at = index_.find(old.key);
-    if (at && (*at)[old.shard] == old.target) continue;  // the new one was lost since: this one counts again
-    Places places;
-    places.fill(kNowhere);
-    places[old.shard] = old.target;
-    submit_erases(old.key, places, static_cast<ShardSet>(1U << old.shard), now);
-  }
-  old_copies_.clear();
-}
-
 bool StripedStore::start_repair(base::Nanos now) {
   if (repairs_under_way_ >= options_.repair_jobs || !repair_rate_.ready(now)) return false;
   if (repairs_.empty() && (!walk_ || walk_->done())) return false;
+  if (!map_settled()) return false;  // nothing moves by a map that others cannot find
   if (pool_.available() < kShards + kBuffersNeeded) return false;
   if (const auto job = repairs_.pop(now)) {
     if (writing_.contains(job->key) || repairing_.contains(job->key)) {
@@ -119,7 +108,7 @@ void StripedStore::RepairOp::answered(const Answer& answer, base::Nanos now) {
       store_.index_.put(job_.key, s, to_[s], store_.map_.of(job_.key)[s]);
       ++found_.shards_written;
       if (at_[s] != kNowhere && at_[s] != to_[s])
-        store_.old_copies_.push_back({job_.key, static_cast<std::uint8_t>(s), at_[s]});
+        store_.surplus(job_.key, static_cast<std::uint8_t>(s), at_[s], now);
     } else {
       failed_ = true;
     }

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "kv_store/store_parts.h"
-#include "policy/placement/resize.h"
 
 namespace trimtab::kv_store {
 
@@ -45,7 +44,11 @@ StripedStore::StripedStore(std::vector<std::unique_ptr<kv_target::Target>> targe
       cursors_(targets.size()),
       repairs_(options_.repair_queue),
       repair_rate_(options_.repair_bytes_per_second),
-      channels_(std::move(targets), options_.targets, pool_, ops_) {}
+      channels_(std::move(targets), options_.targets, pool_, ops_) {
+  if (!options_.record) return;
+  keeper_.emplace(*options_.record, channels_.count());
+  walk_due_ = true;  // goes on with what an earlier life left undone: shards that are home are passed over
+}
 
 StripedStore::~StripedStore() = default;
 
@@ -59,7 +62,13 @@ base::Result<std::unique_ptr<StripedStore>> StripedStore::open(
                                     options.layout.shard_bytes, target->limits().shard_bytes),
                         "kv_store");
   }
-  auto map = PlaceMap::make(static_cast<std::uint32_t>(targets.size()), options.racks);
+  if (options.record && options.record->members.size() != targets.size())
+    return base::fail(base::Code::kInvalidArgument,
+                      fmt::format("the pool's map has {} targets and {} are given",
+                                  options.record->members.size(), targets.size()),
+                      "kv_store");
+  auto map = options.record ? options.record->map()
+                            : PlaceMap::make(static_cast<std::uint32_t>(targets.size()), options.racks);
   if (!map) return tl::unexpected<base::Error>(map.error());
   const auto buffers = static_cast<std::uint32_t>(options.memory_bytes / options.layout.shard_bytes);
   // A quarter of the memory at most waits for one target that lets go of nothing.
@@ -80,11 +89,13 @@ bool StripedStore::follow(TargetId id, base::Nanos now) {
     for (const kv_target::Change& change : answer->changes) {
       const BlockKey key = change.name.key;
       const std::uint32_t shard = change.name.shard;
+      if (keeper_ && change.name == kMapName) keeper_->doubt(id);
       if (shard >= kShards) continue;
       if (change.bytes == 0) {
         index_.erased(key, shard, id);
       } else if (!writing_.contains(key) && !erasing_.contains(key)) {  // own writes count when durable
-        index_.put(key, shard, id, map_.of(key)[shard]);
+        const TargetId other = index_.put(key, shard, id, map_.of(key)[shard]);
+        if (keeper_ && other != kNowhere) surplus(key, change.name.shard, other, now);
       }
     }
     cursor = answer->next;
@@ -114,6 +125,7 @@ void StripedStore::turned(const Channels::Turn& turn, base::Nanos now) {
     return;
   }
   ++counters_.targets_revived;
+  if (keeper_) keeper_->doubt(turn.target);
   index_.set_alive(turn.target, true);
   if (!walk_ || walk_->done() || walk_->cursor().kind == WalkKind::kRebuild)
     start_walk(WalkKind::kRebuild, now);
@@ -154,6 +166,7 @@ void StripedStore::fire_timers(base::Nanos now) {
 }
 
 void StripedStore::pump(base::Nanos now) {
+  if (keeper_) keep_map(now);
   while (dispatch(now)) {
   }
   fire_timers(now);
@@ -192,7 +205,8 @@ base::Nanos StripedStore::next_wake() {
   if (!events_.empty() || fresh_) return base::Nanos{0};
   base::Nanos wake = std::min(next_feed_, channels_.next_wake());
   if (!timers_.empty()) wake = std::min(wake, timers_.top().at);
-  if (repairs_under_way_ < options_.repair_jobs) {
+  if (keeper_) wake = std::min(wake, keeper_->wake(last_poll_));
+  if (repairs_under_way_ < options_.repair_jobs && map_settled()) {
     const bool walking = walk_ && walk_->more();
     const base::Nanos job = walking ? base::Nanos{0} : repairs_.quiet_until();
     const base::Nanos at = std::max(job, repair_rate_.ready_at(last_poll_));
@@ -215,58 +229,6 @@ kv_target::Space StripedStore::space() {
     all.device_bytes_written += one->device_bytes_written;
   }
   return all;
-}
-
-void StripedStore::map_changed(PlaceMap map, base::Nanos now) {
-  map_ = std::move(map);
-  start_walk(WalkKind::kRebuild, now);
-}
-
-void StripedStore::replace(TargetId id, std::unique_ptr<kv_target::Target> target, base::Nanos now) {
-  channels_.replace(id, std::move(target), answers_);
-  index_.forget(id);
-  cursors_[id] = {};
-  index_.set_alive(id, true);
-  if (!follow(id, now)) channels_.failed(id, now, answers_, turns_);
-  start_walk(WalkKind::kRebuild, now);
-}
-
-base::Status StripedStore::give_up(std::span<const TargetId> dead, base::Nanos now) {
-  auto without = map_.without(dead);
-  if (!without) return tl::unexpected<base::Error>(without.error());
-  skipped_.assign(map_.stripes().groups.size(), UINT8_MAX);
-  for (const placement::GroupRebuild& group : without->plan.groups)
-    if (group.skipped) skipped_[group.group] = *group.skipped;
-  for (const TargetId id : dead) {
-    index_.set_alive(id, false);
-    while (channels_.usable(id)) channels_.failed(id, now, answers_, turns_);
-  }
-  map_changed(std::move(without->map), now);
-  return {};
-}
-
-base::Status StripedStore::expand(std::vector<std::unique_ptr<kv_target::Target>> more,
-                                  std::span<const std::uint32_t> racks, base::Nanos now) {
-  auto change = placement::expand(map_.stripes(), static_cast<std::uint32_t>(more.size()), racks);
-  if (!change) return tl::unexpected<base::Error>(change.error());
-  for (auto& target : more) {
-    channels_.add(std::move(target));
-    cursors_.emplace_back();
-    index_.add_target();
-    const auto id = static_cast<TargetId>(channels_.count() - 1);
-    if (!follow(id, now)) channels_.failed(id, now, answers_, turns_);
-  }
-  skipped_.clear();
-  map_changed(PlaceMap(std::move(change->map)), now);
-  return {};
-}
-
-base::Status StripedStore::drain(std::span<const TargetId> leaving, base::Nanos now) {
-  auto change = placement::drain(map_.stripes(), leaving);
-  if (!change) return tl::unexpected<base::Error>(change.error());
-  skipped_.clear();
-  map_changed(PlaceMap(std::move(change->map)), now);
-  return {};
 }
 
 }  // namespace trimtab::kv_store

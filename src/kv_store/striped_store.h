@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kv_store/channels.h"
+#include "kv_store/map_keeper.h"
 #include "kv_store/repair_queue.h"
 #include "kv_store/store_index.h"
 #include "kv_store/store_options.h"
@@ -88,20 +89,38 @@ class StripedStore {
   /// Shards with new places whose old copies were kept for readers with an older map: erases those.
   void retire_old_copies(base::Nanos now);
 
+  // Changes of the map (store_map.cpp). Where the store keeps its map at the targets
+  // (`StoreOptions::record`), a change counts, and shards begin to move, once more than half of them have it:
+  // `map_settled`. Places are the names by which other processes of the pool open the same targets.
+
   /// Another target in a lost one's place; what belongs to it is written to it.
-  void replace(TargetId id, std::unique_ptr<kv_target::Target> target, base::Nanos now);
+  void replace(TargetId id, std::unique_ptr<kv_target::Target> target, base::Nanos now,
+               const std::string& place = {});
   /// Lost for good: their shards get places at others (13 targets or more).
   base::Status give_up(std::span<const TargetId> dead, base::Nanos now);
   /// More targets, or `leaving` ones to be emptied: few shards move, and all stay readable meanwhile.
   base::Status expand(std::vector<std::unique_ptr<kv_target::Target>> more,
-                      std::span<const std::uint32_t> racks, base::Nanos now);
+                      std::span<const std::uint32_t> racks, base::Nanos now,
+                      std::span<const std::string> places = {});
   base::Status drain(std::span<const TargetId> leaving, base::Nanos now);
+  /// Takes over a record that another process wrote (`newer_map`): `more` are its targets beyond ours,
+  /// `replaced` those whose `life` is another one. Errors: it does not fit, or gives no map.
+  base::Status adopt(const MapRecord& newer, std::vector<std::unique_ptr<kv_target::Target>> more,
+                     std::vector<std::pair<TargetId, std::unique_ptr<kv_target::Target>>> replaced,
+                     base::Nanos now);
+  /// Null: the map is kept nowhere.
+  const MapKeeper* map_keeper() const { return keeper_ ? &*keeper_ : nullptr; }
+  bool map_settled() const { return !keeper_ || keeper_->settled(); }
+  const MapRecord* newer_map() const { return keeper_ && keeper_->newer() ? &*keeper_->newer() : nullptr; }
+  /// Old copies of moved shards that will be erased.
+  std::size_t old_copies() const { return old_copies_.size(); }
 
  private:
   class ReadOp;
   class WriteOp;
   class RepairOp;
   class EraseOp;
+  class MapOp;
   struct Batch;
   struct WaitingRead;
   struct WaitingWrite;
@@ -123,7 +142,16 @@ class StripedStore {
   bool follow(TargetId id, base::Nanos now);
   void follow_all(base::Nanos now);
   void arm(OpId op, base::Nanos at);
+
+  // store_map.cpp
   void map_changed(PlaceMap map, base::Nanos now);
+  base::Status fits(const MapRecord& record);
+  void join(std::unique_ptr<kv_target::Target> target, base::Nanos now);
+  void surplus(BlockKey key, std::uint8_t shard, TargetId target, base::Nanos now);
+  void keep_map(base::Nanos now);
+  void map_answered(const MapOp& op, const Answer& answer, base::Nanos now);
+  void end_drains(base::Nanos now);
+  void retire_when_confirmed(base::Nanos now);
 
   void expire_waiting_reads(base::Nanos now);
   bool start_read(base::Nanos now);
@@ -183,6 +211,11 @@ class StripedStore {
     TargetId target = 0;
   };
   std::vector<OldCopy> old_copies_;
+  base::Nanos old_copies_until_{0};  // the latest of them may be erased then
+  bool confirming_ = false;          // that our map is the newest, before old copies are erased
+  std::optional<MapKeeper> keeper_;
+  bool walk_due_ = false;         // once the changed map is settled
+  base::Nanos drain_look_at_{0};  // when the next look whether leaving targets are empty is due
 
   Channels channels_;  // last: its targets end before all else
 };

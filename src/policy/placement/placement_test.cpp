@@ -193,33 +193,5 @@ TEST(ResizeTest, ADrainedNodeHoldsNothingAndTheOthersAreEven) {
   EXPECT_EQ(drain(map_of(12), one).error().code, base::Code::kResourceExhausted);
 }
 
-RC_GTEST_PROP(TransitionTest, BothMapsFindEveryShardAtAllTimes, ()) {
-  const StripeMap map = map_of(*rc::gen::inRange<std::uint32_t>(13, 30));
-  auto change = expand(map, 2);
-  RC_ASSERT(change.has_value());
-  const StripeMap newer = change->map;
-  Transition transition(std::move(*change));
-  std::vector<std::size_t> order(transition.moves().size());
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  const auto stop = *rc::gen::inRange<std::size_t>(0, order.size() + 1);
-  for (std::size_t i = 0; i < stop; ++i) transition.copied(i);
-  for (std::uint32_t g = 0; g < map.groups.size(); ++g) {
-    for (std::uint8_t s = 0; s < kShards; ++s) {
-      RC_ASSERT(transition.holds(map.groups[g][s], g, s));  // a reader with the older map
-      const bool at_new = transition.holds(newer.groups[g][s], g, s);
-      const auto move = std::ranges::find_if(
-          transition.moves(), [&](const ShardMove& m) { return m.group == g && m.shard == s; });
-      const auto index = static_cast<std::size_t>(move - transition.moves().begin());
-      RC_ASSERT(at_new == (move == transition.moves().end() || index < stop));
-    }
-  }
-  for (const std::size_t i : order) transition.copied(i);
-  RC_ASSERT(transition.done());
-  for (const ShardMove& old : transition.retire()) {
-    RC_ASSERT(!transition.holds(old.from, old.group, old.shard));
-    RC_ASSERT(transition.holds(old.to, old.group, old.shard));
-  }
-}
-
 }  // namespace
 }  // namespace trimtab::placement

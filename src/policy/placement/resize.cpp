@@ -8,7 +8,6 @@
 #include <tuple>
 #include <utility>
 
-#include "base/check.h"
 #include "policy/placement/rebuild.h"
 
 namespace trimtab::placement {
@@ -182,39 +181,6 @@ base::Result<MapChange> drain(const StripeMap& map, std::span<const NodeId> leav
     }
   }
   return state.finish();
-}
-
-Transition::Transition(MapChange change)
-    : newer_(std::move(change.map)),
-      moves_(std::move(change.moves)),
-      copied_(moves_.size(), false),
-      left_(moves_.size()) {}
-
-std::size_t Transition::find(std::uint32_t group, std::uint8_t shard) const {
-  const auto key = [](const ShardMove& move) { return std::pair(move.group, move.shard); };
-  const auto at = std::ranges::lower_bound(moves_, std::pair(group, shard), {}, key);
-  return at != moves_.end() && key(*at) == std::pair(group, shard)
-             ? static_cast<std::size_t>(at - moves_.begin())
-             : moves_.size();
-}
-
-bool Transition::holds(NodeId node, std::uint32_t group, std::uint8_t shard) const {
-  const std::size_t move = find(group, shard);
-  if (move == moves_.size()) return newer_.groups[group][shard] == node;
-  if (node == moves_[move].to) return copied_[move];
-  return !retired_ && node == moves_[move].from;
-}
-
-void Transition::copied(std::size_t move) {
-  TRIMTAB_CHECK(move < moves_.size());
-  if (!copied_[move]) --left_;
-  copied_[move] = true;
-}
-
-std::vector<ShardMove> Transition::retire() {
-  TRIMTAB_CHECK(done());
-  retired_ = true;
-  return moves_;
 }
 
 }  // namespace trimtab::placement

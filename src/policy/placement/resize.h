@@ -34,33 +34,4 @@ base::Result<MapChange> expand(const StripeMap& map, std::uint32_t more,
 /// keep the rule.
 base::Result<MapChange> drain(const StripeMap& map, std::span<const NodeId> leaving);
 
-/// Two versions during the copying. A shard is read where the older map says until it was copied, and its old
-/// copy stays until the older version is retired, so a reader with either map finds every shard at all times.
-class Transition {
- public:
-  explicit Transition(MapChange change);
-
-  /// Where writers of new blocks put a shard, and readers look first.
-  NodeId place(std::uint32_t group, std::uint8_t shard) const { return newer_.groups[group][shard]; }
-  /// Whether `node` must have the shard of blocks written before the change.
-  bool holds(NodeId node, std::uint32_t group, std::uint8_t shard) const;
-  /// The copy is there and durable. Copies may finish in any order, and twice.
-  void copied(std::size_t move);
-  bool done() const { return left_ == 0; }
-  /// Nobody uses the older map any more: the old copies that may be deleted. Only when `done`.
-  std::vector<ShardMove> retire();
-
-  const std::vector<ShardMove>& moves() const { return moves_; }
-  const StripeMap& newer() const { return newer_; }
-
- private:
-  std::size_t find(std::uint32_t group, std::uint8_t shard) const;
-
-  StripeMap newer_;
-  std::vector<ShardMove> moves_;  // by group and shard
-  std::vector<bool> copied_;
-  std::size_t left_ = 0;
-  bool retired_ = false;
-};
-
 }  // namespace trimtab::placement
