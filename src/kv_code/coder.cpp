@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "kv_code/combine.h"
 #include "kv_code/galois.h"
 
 namespace trimtab::kv_code {
@@ -63,8 +64,8 @@ unsigned char* bytes_of(const std::byte* bytes) {
   return reinterpret_cast<unsigned char*>(const_cast<std::byte*>(bytes));
 }
 
-void combine_fast(const std::uint8_t* tables, std::uint32_t rows, const Coder::Sources& sources,
-                  std::byte** out, std::size_t bytes) {
+void combine_tables(const std::uint8_t* tables, std::uint32_t rows, const Coder::Sources& sources,
+                    std::byte** out, std::size_t bytes) {
   std::array<unsigned char*, kData> in{};
   std::array<unsigned char*, kParity> to{};
   std::ranges::transform(sources, in.begin(), bytes_of);
@@ -86,9 +87,15 @@ void combine_portable(const Row& factors, const Coder::Sources& sources, std::by
 
 }  // namespace
 
-Coder::Coder(Form form) : form_(form), index_(std::size_t{1} << kShards, 0) {
+Coder::Coder(Form form)
+    : form_(form),
+      by_matrix_(form == Form::kFast && has_matrix_multiply()),
+      index_(std::size_t{1} << kShards, 0) {
   std::array<std::uint8_t, kData * kParity> rows{};
-  for (std::uint32_t p = 0; p < kParity; ++p) std::ranges::copy(row_of(kData + p), rows.begin() + p * kData);
+  for (std::uint32_t p = 0; p < kParity; ++p) {
+    encode_factors_[p] = row_of(kData + p);
+    std::ranges::copy(encode_factors_[p], rows.begin() + p * kData);
+  }
   encode_tables_.resize(kRowTable * kParity);
   ec_init_tables(kData, kParity, rows.data(), encode_tables_.data());
   for (std::uint32_t a = 0; a < kShards; ++a)
@@ -120,10 +127,12 @@ void Coder::make_pattern(ShardSet lost) {
 }
 
 void Coder::encode(const Sources& data, std::array<std::byte*, kParity> parity, std::size_t bytes) const {
-  if (form_ == Form::kFast) {
-    combine_fast(encode_tables_.data(), kParity, data, parity.data(), bytes);
+  if (by_matrix_) {
+    combine_by_matrix(encode_factors_, kParity, data, parity, bytes);
+  } else if (form_ != Form::kPortable) {
+    combine_tables(encode_tables_.data(), kParity, data, parity.data(), bytes);
   } else {
-    for (std::uint32_t p = 0; p < kParity; ++p) combine_portable(row_of(kData + p), data, parity[p], bytes);
+    for (std::uint32_t p = 0; p < kParity; ++p) combine_portable(encode_factors_[p], data, parity[p], bytes);
   }
 }
 
@@ -145,8 +154,11 @@ void Coder::recover(const std::array<std::byte*, kShards>& shards, ShardSet pres
     }
     ++at;
   }
-  if (form_ == Form::kFast) {  // the wanted rows lie one after the other
-    combine_fast(how.tables.data() + first * kRowTable, rows, sources, out.data(), bytes);
+  // The wanted rows lie one after the other.
+  if (by_matrix_) {
+    combine_by_matrix({how.factors[first], how.factors[first + rows - 1]}, rows, sources, out, bytes);
+  } else if (form_ != Form::kPortable) {
+    combine_tables(how.tables.data() + first * kRowTable, rows, sources, out.data(), bytes);
   } else {
     for (std::uint32_t r = 0; r < rows; ++r) combine_portable(how.factors[first + r], sources, out[r], bytes);
   }

@@ -19,8 +19,9 @@ constexpr bool has(ShardSet set, std::uint32_t shard) { return (set >> shard & 1
 /// gf_gen_rs_matrix.)
 class Coder {
  public:
-  /// kFast is ISA-L; kPortable is plain tables, for other machines and to check the other by.
-  enum class Form : std::uint8_t { kFast, kPortable };
+  /// kFast: by bit matrices where the processor has them (combine.h), otherwise kTables, which is ISA-L.
+  /// kPortable is plain tables, for other machines and to check the others by.
+  enum class Form : std::uint8_t { kFast, kTables, kPortable };
   explicit Coder(Form form = Form::kFast);
 
   using Sources = std::array<const std::byte*, kData>;
@@ -43,6 +44,8 @@ class Coder {
   void make_pattern(ShardSet lost);
 
   Form form_;
+  bool by_matrix_;
+  std::array<std::array<std::uint8_t, kData>, kParity> encode_factors_{};
   std::vector<std::uint8_t> encode_tables_;
   std::vector<Pattern> patterns_;
   std::vector<std::uint8_t> index_;  // of the pattern, by set

@@ -54,17 +54,18 @@ TEST(CoderTest, ParityIsTheSumAndTheWeightedSum) {
   }
 }
 
-/// All 78 losses and the whole, every subset of them wanted, both forms, and lengths around vector widths.
+/// All 78 losses and the whole, every subset of them wanted, all forms, and lengths around vector widths.
 TEST(CoderTest, AnyTenGiveBackTheOthers) {
-  const Coder fast, portable(Coder::Form::kPortable);
+  const Coder fast, tables(Coder::Form::kTables), portable(Coder::Form::kPortable);
   for (const std::size_t bytes : {1U, 15U, 16U, 31U, 64U, 100U, 2'288U}) {
     const Buffers whole = encoded(fast, bytes, bytes);
+    EXPECT_EQ(whole, encoded(tables, bytes, bytes));
     EXPECT_EQ(whole, encoded(portable, bytes, bytes));
     for (std::uint32_t a = 0; a < kShards; ++a) {
       for (std::uint32_t b = a; b < kShards; ++b) {
         const auto lost = static_cast<ShardSet>(1U << a | 1U << b);
         for (const ShardSet wanted : {lost, static_cast<ShardSet>(1U << a), static_cast<ShardSet>(1U << b)}) {
-          for (const Coder* with : {&fast, &portable}) {
+          for (const Coder* with : {&fast, &tables, &portable}) {
             Buffers broken = whole;
             std::array<std::byte*, kShards> shards{};
             for (std::uint32_t s = 0; s < kShards; ++s) {

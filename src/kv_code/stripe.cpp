@@ -9,12 +9,10 @@
 #include <cstring>
 #include <utility>
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
-
 #include "base/check.h"
 #include "base/hash.h"
+#include "base/running_checksum.h"
+#include "kv_code/copy_past.h"
 
 namespace trimtab::kv_code {
 namespace {
@@ -45,39 +43,19 @@ void store(std::span<std::byte> to, std::size_t offset, std::uint64_t value) {
 /// Where the checksum of slice `layer` stands in a shard; the header's own follows the last.
 std::size_t checksum_offset(std::size_t layer) { return sizeof(Header) + layer * sizeof(std::uint64_t); }
 
-std::span<std::byte> slice(const StripeLayout::Layer& layer, std::span<std::byte> shard) {
+template <class Byte>
+std::span<Byte> slice(const StripeLayout::Layer& layer, std::span<Byte> shard) {
   return shard.subspan(layer.slice_offset, layer.slice_bytes);
 }
 
-/// Copies past the caches: the shard is in them (it was just verified), the block is for somebody else, and a
-/// store that first fetches the line it overwrites moves half as much again.
-void copy_out(std::byte* to, const std::byte* from, std::size_t bytes) {
-#if defined(__SSE2__)
-  constexpr std::size_t kLine = 64, kWorth = 1'024;
-  if (bytes >= kWorth && reinterpret_cast<std::uintptr_t>(to) % sizeof(__m128i) == 0) {
-    const std::size_t lines = bytes / kLine;
-    const auto* in = reinterpret_cast<const __m128i*>(from);
-    auto* out = reinterpret_cast<__m128i*>(to);
-    for (std::size_t i = 0; i < lines; ++i, in += 4, out += 4) {
-      const __m128i a = _mm_loadu_si128(in), b = _mm_loadu_si128(in + 1);
-      const __m128i c = _mm_loadu_si128(in + 2), d = _mm_loadu_si128(in + 3);
-      _mm_stream_si128(out, a);
-      _mm_stream_si128(out + 1, b);
-      _mm_stream_si128(out + 2, c);
-      _mm_stream_si128(out + 3, d);
-    }
-    _mm_sfence();  // such stores are not ordered by themselves
-    from += lines * kLine;
-    to += lines * kLine;
-    bytes -= lines * kLine;
-  }
-#endif
-  if (bytes > 0) std::memcpy(to, from, bytes);
+/// As the coder takes them, which only reads those that are present.
+std::byte* source(const StripeLayout::Layer& layer, std::span<const std::byte> shard) {
+  return const_cast<std::byte*>(slice(layer, shard).data());
 }
 
 /// Bytes of the layer that data shard `i` carries; fewer than a slice at the end.
-std::span<const std::byte> part(const StripeLayout::Layer& layer, std::span<const std::byte> bytes,
-                                std::uint32_t i) {
+template <class Byte>
+std::span<Byte> part(const StripeLayout::Layer& layer, std::span<Byte> bytes, std::uint32_t i) {
   const std::size_t begin = std::min(bytes.size(), i * layer.slice_bytes);
   return bytes.subspan(begin, std::min(layer.slice_bytes, bytes.size() - begin));
 }
@@ -168,7 +146,7 @@ void StripeReader::read_header(std::uint32_t shard) {
   const std::size_t end = checksum_offset(layout_->layers.size());
   if (header.magic != kMagic || header.format != kFormat) {
     state.fault = ShardFault::kForeign;
-  } else if (load(state.bytes, end) != base::checksum(std::span<const std::byte>(state.bytes.first(end)))) {
+  } else if (load(state.bytes, end) != base::checksum(state.bytes.first(end))) {
     state.fault = ShardFault::kCorrupt;
   } else if (header.key_low != key_.low || header.key_high != key_.high || header.shard != shard ||
              header.layers != layout_->layers.size() || header.block_bytes != layout_->block_bytes) {
@@ -178,7 +156,7 @@ void StripeReader::read_header(std::uint32_t shard) {
   state.writing = header.block_checksum;
 }
 
-void StripeReader::arrived(std::uint32_t shard, std::span<std::byte> bytes) {
+void StripeReader::arrived(std::uint32_t shard, std::span<const std::byte> bytes) {
   State& state = states_[shard];
   if (state.fault) return;
   state.bytes = bytes;
@@ -187,12 +165,30 @@ void StripeReader::arrived(std::uint32_t shard, std::span<std::byte> bytes) {
     const StripeLayout::Layer& layer = layout_->layers[state.layers];
     if (layer.slice_offset + layer.slice_bytes > bytes.size()) break;
     const std::uint64_t wanted = load(bytes, checksum_offset(state.layers));
-    if (base::checksum(std::span<const std::byte>(slice(layer, bytes))) != wanted) {
+    if (base::checksum(slice(layer, bytes)) != wanted) {
       state.fault = ShardFault::kCorrupt;
     } else {
-      ++state.layers;
+      place(shard, state.layers++);
     }
   }
+}
+
+void StripeReader::place_into(std::span<std::byte> block, std::uint32_t from_layer) {
+  TRIMTAB_CHECK(block.size() == layout_->block_bytes);
+  into_ = block;
+  place_from_ = from_layer;
+}
+
+void StripeReader::place(std::uint32_t shard, std::uint32_t l) {
+  if (into_.empty() || shard >= kData || l < place_from_) return;
+  const StripeLayout::Layer& layer = layout_->layers[l];
+  const std::span<std::byte> to = part(layer, into_.subspan(layer.offset, layer.bytes), shard);
+  copy_past(to.data(), slice(layer, states_[shard].bytes).data(), to.size());
+}
+
+bool StripeReader::placed(std::uint32_t shard, std::uint32_t l, const std::byte* layer) const {
+  return !into_.empty() && shard < kData && l >= place_from_ &&
+         layer == into_.data() + layout_->layers[l].offset;
 }
 
 void StripeReader::ended(std::uint32_t shard) {
@@ -202,6 +198,8 @@ void StripeReader::ended(std::uint32_t shard) {
 
 StripeReader::Choice StripeReader::choose() const {
   Choice best;
+  const auto begun = std::ranges::count_if(states_, [](const State& state) { return state.layers > 0; });
+  if (begun < kData) return best;
   ShardSet seen = 0;
   for (std::uint32_t first = 0; first < kShards; ++first) {
     if (has(seen, first) || states_[first].layers == 0) continue;
@@ -266,7 +264,7 @@ void StripeReader::rebuild(ShardSet wanted, const Shards& out, const Coder& with
     const StripeLayout::Layer& layer = layout_->layers[l];
     std::array<std::byte*, kShards> slices{};
     for (std::uint32_t s = 0; s < kShards; ++s) {
-      if (has(from, s)) slices[s] = slice(layer, states_[s].bytes).data();
+      if (has(from, s)) slices[s] = source(layer, states_[s].bytes);
       if (has(wanted, s)) slices[s] = slice(layer, out[s]).data();
     }
     with.recover(slices, from, wanted, layer.slice_bytes);
@@ -288,7 +286,7 @@ void StripeReader::assemble(std::uint32_t l, std::span<std::byte> out, const Cod
   for (std::uint32_t s = 0; s < kShards; ++s) {
     if (states_[s].writing != choice.writing || states_[s].layers <= l) continue;
     present |= static_cast<ShardSet>(1U << s);
-    slices[s] = slice(layer, states_[s].bytes).data();
+    slices[s] = source(layer, states_[s].bytes);
   }
   // A missing slice is computed where it belongs; the last one may be longer than what is left of the layer.
   std::vector<std::byte> tail;
@@ -296,7 +294,7 @@ void StripeReader::assemble(std::uint32_t l, std::span<std::byte> out, const Cod
     const std::size_t begin = std::min(out.size(), i * layer.slice_bytes);
     const std::size_t bytes = std::min(layer.slice_bytes, out.size() - begin);
     if (has(present, i)) {
-      copy_out(out.data() + begin, slices[i], bytes);
+      if (!placed(i, l, out.data())) copy_past(out.data() + begin, slices[i], bytes);
     } else if (bytes == layer.slice_bytes) {
       wanted |= static_cast<ShardSet>(1U << i);
       slices[i] = out.data() + begin;
@@ -306,6 +304,7 @@ void StripeReader::assemble(std::uint32_t l, std::span<std::byte> out, const Cod
       slices[i] = tail.data();
     }
   }
+  copied_past();
   with.recover(slices, present, wanted, layer.slice_bytes);
   if (tail.empty()) return;
   const std::size_t begin = out.size() / layer.slice_bytes * layer.slice_bytes;
@@ -330,6 +329,20 @@ base::Status StripeReader::assemble_all(std::span<std::byte> out, const Coder& w
 
 bool StripeReader::matches(std::span<const std::byte> block) const {
   return base::checksum(block) == choose().writing;
+}
+
+bool StripeReader::slices_match(std::span<const std::byte> block) const {
+  const std::uint64_t writing = choose().writing;
+  base::RunningChecksum whole;
+  for (std::uint32_t l = 0; l < layout_->layers.size(); ++l) {
+    const StripeLayout::Layer& layer = layout_->layers[l];
+    for (std::uint32_t i = 0; i < kData; ++i) {
+      const auto bytes = part(layer, block.subspan(layer.offset, layer.bytes), i);
+      const bool here = states_[i].writing == writing && states_[i].layers > l;
+      whole.add(here ? slice(layer, states_[i].bytes).first(bytes.size()) : bytes);
+    }
+  }
+  return whole.value() == writing;
 }
 
 ShardSet StripeReader::to_rewrite() const {

@@ -61,8 +61,12 @@ class StripeReader {
  public:
   StripeReader(const StripeLayout& layout, BlockKey key);
 
+  /// Slices of data shards of the layers from `from_layer` on are copied to their places in `block` as soon
+  /// as they are verified, while caches hold them; `assemble` into these places then computes only what is
+  /// missing. What lies there before is of no writing in particular.
+  void place_into(std::span<std::byte> block, std::uint32_t from_layer);
   /// The first `bytes.size()` bytes of the shard are there; more may follow, in the same place.
-  void arrived(std::uint32_t shard, std::span<std::byte> bytes);
+  void arrived(std::uint32_t shard, std::span<const std::byte> bytes);
   /// No more will follow: a shard that is not whole is short.
   void ended(std::uint32_t shard);
 
@@ -80,6 +84,9 @@ class StripeReader {
   std::optional<ShardFault> fault(std::uint32_t shard) const { return states_[shard].fault; }
   /// Whether the block's bytes are those of the writing that was put together.
   bool matches(std::span<const std::byte> block) const;
+  /// The same, where the slices that are here are taken from their shards, which caches may still hold, and
+  /// only what was computed from the block.
+  bool slices_match(std::span<const std::byte> block) const;
   /// Which writing that is: its block's checksum. 0 while no layer is ready.
   std::uint64_t writing() const { return choose().writing; }
   /// Whole shards of the writing that most have: ten are needed.
@@ -92,13 +99,16 @@ class StripeReader {
 
  private:
   struct State {
-    std::span<std::byte> bytes;
+    std::span<const std::byte> bytes;
     bool header = false;
     std::uint32_t layers = 0;   // verified
     std::uint64_t writing = 0;  // checksum of the block
     std::optional<ShardFault> fault;
   };
   void read_header(std::uint32_t shard);
+  void place(std::uint32_t shard, std::uint32_t layer);
+  /// Whether the slice, when it is here, lies in its place in the layer that begins at `layer`.
+  bool placed(std::uint32_t shard, std::uint32_t l, const std::byte* layer) const;
   /// Shards of the writing that most have, with their least number of verified layers among the best ten.
   struct Choice {
     std::uint64_t writing = 0;
@@ -110,6 +120,8 @@ class StripeReader {
   const StripeLayout* layout_;
   BlockKey key_;
   std::array<State, kShards> states_;
+  std::span<std::byte> into_;
+  std::uint32_t place_from_ = 0;
 };
 
 }  // namespace trimtab::kv_code

@@ -210,7 +210,7 @@ void Channels::complete(TargetId id, const Completion& completion, base::Nanos n
   if (slot.answered) {
     ++counters_.late;
   } else if (!slot.probe) {
-    answers.push_back({slot.ticket, slot.verb, id, completion.outcome, completion.bytes});
+    answers.push_back({slot.ticket, slot.verb, id, completion.outcome, completion.bytes, completion.lent});
     if (slot.verb == Verb::kRead && completion.outcome == Outcome::kDone && !channels_[id].immediate)
       channels_[id].latency.add(now - slot.since);
   }

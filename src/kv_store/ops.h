@@ -28,6 +28,7 @@ struct Answer {
   TargetId target = 0;
   kv_target::Outcome outcome = kv_target::Outcome::kDone;
   std::uint64_t bytes = 0;
+  kv_target::Loan lent{};
 };
 
 class Op {

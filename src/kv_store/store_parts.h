@@ -72,7 +72,10 @@ class StripedStore::ReadOp final : public Op {
         buffers_(store.pool_),
         machine_(store.options_.layout, what_.key, store.pieces_, std::move(plan)) {}
 
-  void start(base::Nanos now) { act(machine_.step({}, now), now); }
+  void start(base::Nanos now) {
+    machine_.place_into(what_.to, what_.layers_said);
+    act(machine_.step({}, now), now);
+  }
   void answered(const Answer& answer, base::Nanos now) override;
   void time(base::Nanos now) override;
   void cancel(base::Nanos now);
@@ -87,9 +90,11 @@ class StripedStore::ReadOp final : public Op {
   WaitingRead what_;
   Places at_;
   Buffers buffers_;
+  std::array<kv_target::Loan, kShards> lent_;
   StripeRead machine_;
   std::uint64_t bytes_ = 0;
   std::uint32_t assembled_ = 0;
+  base::Nanos armed_ = base::kForever;  // when `time` will be called
 };
 
 class StripedStore::WriteOp final : public Op {

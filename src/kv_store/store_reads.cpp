@@ -145,12 +145,13 @@ StripeRead::Event event_of(const Answer& answer, const Buffers& buffers) {
   event.piece = answer.ticket.piece;
   event.outcome = answer.outcome;
   event.bytes = answer.bytes;
-  event.shard_bytes = buffers[event.shard];
+  event.shard_bytes = answer.lent ? std::span(answer.lent.get(), answer.bytes)
+                                  : std::span<const std::byte>(buffers[event.shard]);
   return event;
 }
 
 std::uint64_t StripedStore::ask_for(ShardSet shards, BlockKey key, const Places& at, OpId op,
-                                    Buffers& buffers, bool first_layers_first, base::Nanos now) {
+                                    Buffers& buffers, bool foreground, base::Nanos now) {
   std::uint64_t bytes = 0;
   for (std::uint8_t s = 0; s < kShards; ++s) {
     if (!kv_code::has(shards, s)) continue;
@@ -163,7 +164,9 @@ std::uint64_t StripedStore::ask_for(ShardSet shards, BlockKey key, const Places&
       out.request.buffer = buffers[s].subspan(pieces_.begin(p), pieces_.bytes(p));
       out.ticket = {op, s, p};
       out.buffer = buffer;
-      out.later = first_layers_first && p > 0;
+      out.later = foreground && p > 0;
+      // In pieces a shard could be lent from two writings of it.
+      out.request.lend = foreground && pieces_.count() == 1;
       channels_.send(at[s], out, now);
     }
   }
@@ -171,10 +174,12 @@ std::uint64_t StripedStore::ask_for(ShardSet shards, BlockKey key, const Places&
 }
 
 void StripedStore::ReadOp::answered(const Answer& answer, base::Nanos now) {
+  if (answer.lent) lent_[answer.ticket.shard] = answer.lent;
   act(machine_.step(event_of(answer, buffers_), now), now);
 }
 
 void StripedStore::ReadOp::time(base::Nanos now) {
+  armed_ = base::kForever;
   StripeRead::Event event;
   event.kind = StripeRead::Event::Kind::kTime;
   act(machine_.step(event, now), now);
@@ -189,13 +194,14 @@ void StripedStore::ReadOp::cancel(base::Nanos now) {
 }
 
 void StripedStore::ReadOp::act(const StripeRead::Actions& actions, base::Nanos now) {
-  // Other blocks' first layers go before the rest of this one.
   const std::uint64_t asked = store_.ask_for(actions.submit, what_.key, at_, id, buffers_, true, now);
   bytes_ += asked;
   store_.read_bytes_ += asked;
   if (actions.layers_ready > assembled_) hand_out(actions.layers_ready);
   if (actions.ended) return over(*actions.ended, now);
-  store_.arm(id, actions.wake);
+  if (actions.wake >= armed_) return;
+  armed_ = actions.wake;
+  store_.arm(id, armed_);
 }
 
 void StripedStore::ReadOp::hand_out(std::uint32_t layers) {
@@ -235,7 +241,8 @@ void StripedStore::ReadOp::over(StripeRead::End how, base::Nanos now) {
   if (right) {
     const bool computed = (reader.good() & 0x3ffU) != 0x3ffU;
     counters.reads_degraded += computed ? 1 : 0;
-    if (computed || store_.options_.check_block) right = reader.matches(what_.to);
+    if (computed) right = reader.slices_match(what_.to);
+    if (right && store_.options_.check_block) right = reader.matches(what_.to);
     bad |= reader.to_rewrite();
   }
   store_.note_bad_shards(what_.key, at_, bad);

@@ -64,11 +64,6 @@ void StripeRead::ask_next(Actions& actions) {
   actions.submit |= static_cast<ShardSet>(1U << shard);
 }
 
-void StripeRead::ask_for_what_is_lacking(Actions& actions) {
-  const std::uint32_t have = reader_.agreeing();
-  while (have + asked_ < kData && idle_left()) ask_next(actions);
-}
-
 StripeRead::Actions StripeRead::end(Actions actions, End how) {
   over_ = true;
   actions.submit = 0;
@@ -107,8 +102,9 @@ StripeRead::Actions StripeRead::step(const Event& event, base::Nanos now) {
   // Whoever answered badly is replaced at once, so that as many stay under way as at the start.
   const ShardSet bad_now = missing_ | damaged_ | failed_;
   if (bad_now != bad_before && idle_left()) ask_next(actions);
-  ask_for_what_is_lacking(actions);
-  if (!complete && reader_.agreeing() + asked_ < kData) return end(actions, End::kUnreadable);
+  const std::uint32_t have = reader_.agreeing();
+  while (have + asked_ < kData && idle_left()) ask_next(actions);
+  if (!complete && have + asked_ < kData) return end(actions, End::kUnreadable);
   if (now >= plan_.deadline) return end(actions, complete ? End::kDone : End::kLate);
   actions.wake = std::min(plan_.deadline, idle_left() ? hedge_at_ : base::kForever);
   return actions;

@@ -48,7 +48,7 @@ class StripeRead {
     kv_target::Outcome outcome = kv_target::Outcome::kDone;
     std::uint64_t bytes = 0;
     /// Where the shard's bytes lie, from its first on; stays there while the read lives.
-    std::span<std::byte> shard_bytes;
+    std::span<const std::byte> shard_bytes;
   };
   enum class End : std::uint8_t { kDone, kUnreadable, kLate, kCancelled };
   struct Actions {
@@ -62,6 +62,10 @@ class StripeRead {
   Actions step(const Event& event, base::Nanos now);
 
   const kv_code::StripeReader& reader() const { return reader_; }
+  /// Before the first step: `StripeReader::place_into`.
+  void place_into(std::span<std::byte> block, std::uint32_t from_layer) {
+    reader_.place_into(block, from_layer);
+  }
   /// Shards that answered with something unusable, or with nothing.
   ShardSet missing() const { return missing_; }
   ShardSet damaged() const { return damaged_; }
@@ -74,7 +78,6 @@ class StripeRead {
   void answer(const Event& event);
   void bad(std::uint32_t shard, ShardSet& kind);
   void ask_next(Actions& actions);
-  void ask_for_what_is_lacking(Actions& actions);
   Actions end(Actions actions, End how);
   bool idle_left() const { return next_ < plan_.order.size(); }
 

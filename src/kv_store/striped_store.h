@@ -156,9 +156,10 @@ class StripedStore {
   void expire_waiting_reads(base::Nanos now);
   bool start_read(base::Nanos now);
   void end_read_block(Handle batch, std::uint32_t index, StoreEvent::Kind kind);
-  /// Asks for all pieces of these shards, into buffers that it takes; how many bytes that is.
+  /// Asks for all pieces of these shards, into buffers that it takes; how many bytes that is. In the
+  /// foreground other blocks' first layers go before the rest of this one, and targets may lend.
   std::uint64_t ask_for(ShardSet shards, BlockKey key, const Places& at, OpId op, Buffers& buffers,
-                        bool first_layers_first, base::Nanos now);
+                        bool foreground, base::Nanos now);
   StripeRead::Plan read_plan(const Places& at, bool background, base::Nanos deadline) const;
   void count_faults(const kv_code::StripeReader& reader, ShardSet missing, ShardSet damaged);
   void note_bad_shards(BlockKey key, const Places& at, ShardSet bad);

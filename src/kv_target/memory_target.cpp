@@ -10,6 +10,10 @@ MemoryTarget::MemoryTarget(Options options) : options_(options), feed_(options.e
 }
 
 void MemoryTarget::submit(std::span<const Request> requests) {
+  // All look-ups wait for memory together; one after the other each would wait for itself.
+  for (const Request& request : requests) shards_.prefetch(request.name);
+  for (const Request& request : requests)
+    if (const Held* held = shards_.find(request.name)) __builtin_prefetch(held->bytes.get());
   for (const Request& request : requests) done_.push_back(carry_out(request));
 }
 
@@ -29,33 +33,35 @@ Completion MemoryTarget::carry_out(const Request& request) {
     case Verb::kErase:
       break;
   }
-  const auto found = shards_.find(request.name);
-  if (found == shards_.end()) return {request.tag, Outcome::kMissing, 0};
-  space_.used_bytes -= found->second.size;
+  const Held* held = shards_.find(request.name);
+  if (held == nullptr) return {request.tag, Outcome::kMissing, 0};
+  space_.used_bytes -= held->size;
   --space_.shards;
-  shards_.erase(found);
+  shards_.erase(request.name);
   feed_.erased(request.name);
   return {request.tag, Outcome::kDone, 0};
 }
 
-Completion MemoryTarget::read(const Request& request) const {
-  const auto found = shards_.find(request.name);
-  if (found == shards_.end()) return {request.tag, Outcome::kMissing, 0};
-  const Held& held = found->second;
-  if (request.offset > held.size) return {request.tag, Outcome::kTooLarge, 0};
-  const std::uint64_t bytes = std::min<std::uint64_t>(request.buffer.size(), held.size - request.offset);
-  if (bytes > 0) std::memcpy(request.buffer.data(), held.bytes.get() + request.offset, bytes);
+Completion MemoryTarget::read(const Request& request) {
+  const Held* held = shards_.find(request.name);
+  if (held == nullptr) return {request.tag, Outcome::kMissing, 0};
+  if (request.offset > held->size) return {request.tag, Outcome::kTooLarge, 0};
+  const std::uint64_t bytes = std::min<std::uint64_t>(request.buffer.size(), held->size - request.offset);
+  if (request.lend)
+    return {request.tag, Outcome::kDone, bytes, Loan(held->bytes, held->bytes.get() + request.offset)};
+  if (bytes > 0) std::memcpy(request.buffer.data(), held->bytes.get() + request.offset, bytes);
   return {request.tag, Outcome::kDone, bytes};
 }
 
 Completion MemoryTarget::write(const Request& request) {
   const std::uint64_t size = request.content.size();
   if (size == 0 || size > options_.shard_bytes) return {request.tag, Outcome::kTooLarge, 0};
-  const auto found = shards_.find(request.name);
-  const std::uint64_t before = found == shards_.end() ? 0 : found->second.size;
+  const Held* old = shards_.find(request.name);
+  const std::uint64_t before = old == nullptr ? 0 : old->size;
   if (space_.used_bytes - before + size > space_.capacity_bytes) return {request.tag, Outcome::kFull, 0};
-  Held& held = found == shards_.end() ? shards_[request.name] : found->second;
-  if (held.size != size) held.bytes = std::make_unique_for_overwrite<std::byte[]>(size);
+  Held& held = shards_.add(request.name);
+  if (held.size != size || held.bytes.use_count() > 1)
+    held.bytes = std::make_shared_for_overwrite<std::byte[]>(size);
   held.size = size;
   std::memcpy(held.bytes.get(), request.content.data(), size);
   space_.used_bytes += size - before;

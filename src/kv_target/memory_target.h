@@ -1,15 +1,16 @@
 #pragma once
 
-#include <map>
 #include <memory>
 
 #include "kv_target/change_feed.h"
+#include "kv_target/shard_table.h"
 #include "kv_target/target.h"
 
 namespace trimtab::kv_target {
 
 /// Shards in this process's memory: the fastest tier, and what tests compare others with. Requests are
-/// carried out within `submit`; nothing survives the process.
+/// carried out within `submit`; nothing survives the process. Lends what it holds: a write into the place of
+/// a shard that is lent takes new memory.
 class MemoryTarget final : public Target {
  public:
   struct Options {
@@ -31,15 +32,15 @@ class MemoryTarget final : public Target {
 
  private:
   Completion carry_out(const Request& request);
-  Completion read(const Request& request) const;
+  Completion read(const Request& request);
   Completion write(const Request& request);
 
   struct Held {
-    std::unique_ptr<std::byte[]> bytes;
+    std::shared_ptr<std::byte[]> bytes;  // also of those it was lent to
     std::uint64_t size = 0;
   };
   Options options_;
-  std::unordered_map<ShardName, Held, ShardHash> shards_;
+  ShardTable<Held> shards_;
   ChangeFeed feed_;
   Space space_;
   std::vector<Completion> done_;

@@ -3,6 +3,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -40,7 +41,13 @@ struct Request {
   std::span<std::byte> buffer;
   std::span<const std::byte> content;
   std::uint64_t tag = 0;  // comes back with the completion; the caller's to choose
+  /// kRead: the target may lend its own memory (`Completion::lent`) instead of filling `buffer`.
+  bool lend = false;
 };
+
+/// Content that a target lends: it stays what it was for as long as somebody holds it, whatever becomes of
+/// the shard and of the target.
+using Loan = std::shared_ptr<const std::byte[]>;
 
 enum class Outcome : std::uint8_t {
   kDone,
@@ -58,6 +65,7 @@ struct Completion {
   std::uint64_t tag = 0;
   Outcome outcome = Outcome::kDone;
   std::uint64_t bytes = 0;
+  Loan lent{};  // null: they are in the request's buffer
 };
 
 /// What a caller should not exceed. Requests over them are queued by the target, never refused.

@@ -101,7 +101,9 @@ class FaultyTarget final : public kv_target::Target {
     return done;
   }
   kv_target::Completion inner(const kv_target::Request& request) {
-    inner_.submit({&request, 1});
+    kv_target::Request copied = request;
+    copied.lend = false;  // the fault is in the caller's copy
+    inner_.submit({&copied, 1});
     std::vector<kv_target::Completion> done;
     inner_.poll(done);
     return done.front();

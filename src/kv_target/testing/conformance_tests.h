@@ -44,6 +44,31 @@ TEST_P(TargetConformance, AReadBeyondTheEndIsShortAndTouchesNothingBehindIt) {
   EXPECT_EQ(drive.read(name, buffer, 100).bytes, 0U);
 }
 
+TEST_P(TargetConformance, WhatItLendsStaysWhatItWas) {
+  auto target = make();
+  Driver drive(*target);
+  const ShardName name = shard_name(6);
+  const auto content = content_of(name, 5'000, 1);
+  ASSERT_EQ(drive.write(name, content), Outcome::kDone);
+  std::vector<std::byte> buffer(6'000);
+  Request request;
+  request.name = name, request.offset = 100, request.buffer = buffer, request.lend = true;
+  const Completion done = drive.one(request);
+  ASSERT_EQ(done.outcome, Outcome::kDone);
+  ASSERT_EQ(done.bytes, 4'900U);
+  const std::byte* at = done.lent ? done.lent.get() : buffer.data();
+  const auto is_right = [&] { return std::memcmp(at, content.data() + 100, done.bytes) == 0; };
+  EXPECT_TRUE(is_right());
+  ASSERT_EQ(drive.write(name, content_of(name, 5'000, 2)), Outcome::kDone);
+  EXPECT_TRUE(is_right());
+  EXPECT_EQ(drive.content(name), content_of(name, 5'000, 2));
+  ASSERT_EQ(drive.erase(name), Outcome::kDone);
+  ASSERT_EQ(drive.write(name, content_of(name, 5'000, 3)), Outcome::kDone);
+  EXPECT_TRUE(is_right());
+  target.reset();
+  EXPECT_TRUE(is_right());
+}
+
 TEST_P(TargetConformance, WhatIsNotThereIsMissing) {
   const auto target = make();
   Driver drive(*target);

@@ -1,0 +1,30 @@
+#include "base/running_checksum.h"
+
+#define XXH_STATIC_LINKING_ONLY  // the state's layout
+#include <xxhash.h>
+#if defined(__x86_64__)
+#include <xxh_x86dispatch.h>
+#endif
+
+namespace trimtab::base {
+
+struct RunningChecksum::State {
+  XXH3_state_t state;
+};
+
+RunningChecksum::RunningChecksum() : state_(std::make_unique<State>()) {
+  XXH3_INITSTATE(&state_->state);
+  reset();
+}
+
+RunningChecksum::~RunningChecksum() = default;
+
+void RunningChecksum::reset() { XXH3_64bits_reset(&state_->state); }
+
+void RunningChecksum::add(std::span<const std::byte> bytes) {
+  XXH3_64bits_update(&state_->state, bytes.data(), bytes.size());
+}
+
+std::uint64_t RunningChecksum::value() const { return XXH3_64bits_digest(&state_->state); }
+
+}  // namespace trimtab::base
