@@ -36,9 +36,12 @@ struct Report {
   std::uint64_t step = 0;
   std::vector<ReportedToken> tokens;                   // of PrefillDone and DecodeStepped
   std::vector<std::uint32_t> blocks;                   // of Reserved: the room that was set aside
+  std::uint32_t state_slot = 0;                        // of Reserved
   std::optional<EncodedImage> image;                   // of Encoded
   std::uint32_t stored_blocks = 0, handed_blocks = 0;  // of PrefillDone
   wire::FetchEnd fetch = wire::FetchEnd::kWhole;       // of PrefillDone
+  std::uint32_t fetched_blocks = 0;                    // of PrefillDone, in models with a window
+  std::vector<wire::StateRead> states;                 // of PrefillDone
 };
 
 /// Figures of one rank or encoder for `status`.
@@ -67,9 +70,9 @@ class Agent {
   virtual ~Agent() = default;
   virtual void start_prefill(const RequestState& request, const cluster::StartPrefill& action) = 0;
   virtual void send_embeddings(const RequestState& request, const cluster::SendEmbeddings& action) = 0;
-  /// `segment`: the decode rank's KV memory; `blocks`: those it reserved.
+  /// `segment`: the decode rank's KV memory; `room`: what it reserved.
   virtual void send_target(const RequestState& request, const cluster::SendTarget& action,
-                           const std::string& segment, const std::vector<std::uint32_t>& blocks) = 0;
+                           const std::string& segment, const RequestState::Reservation& room) = 0;
   virtual void reserve(const cluster::Reserve& action) = 0;
   virtual void start_decode(const RequestState& request, const cluster::StartDecode& action) = 0;
   virtual void encode(const RequestState& request, const cluster::StartEncode& action) = 0;

@@ -55,6 +55,17 @@ Host::Host(ClusterBackendOptions options, boost::asio::io_context& context, cons
     }
   };
   const model::ClusterConfig& config = options_.config;
+  if (options_.profile.kv.window_tokens > 0) {
+    const bool exact = config.window_state.mode == "exact";
+    // What was computed without a state may have drifted: it is never taken for the KV of an exact pool.
+    options_.kv_format += exact ? " window exact" : " window approximate";
+    states_.emplace(options_.profile.kv, exact ? kv::WindowMode::kExact : kv::WindowMode::kApproximate,
+                    [this, alive = alive_](std::function<void()> task) {
+                      boost::asio::post(context_, [alive, task = std::move(task)] {
+                        if (*alive) task();
+                      });
+                    });
+  }
   add(model::Role::kPrefill, config.prefill.engines, config.prefill.ranks);
   add(model::Role::kDecode, config.decode.groups, config.decode.ranks);
   add(model::Role::kVision, config.vision.machines, config.vision.encoders);
@@ -83,6 +94,7 @@ void Host::tick() {
   metrics_.sample(machine_->status(), requests_.size(), encodings_.size(), log_ ? log_->dropped_bytes() : 0);
   if (shadow_) shadow_->sample(registry_);
   sample_pool();
+  if (states_) states_->refresh();
   if (log_) {
     const Nanos now = clock_.now();
     const auto status = log_->flush();
@@ -252,6 +264,7 @@ std::string Host::status() {
   StatusParts parts{machine_->status(), {}, metrics_.drift(), prefixes_->stats(), {}, 0, 0, 0, {}};
   for (const auto& [key, agent] : agents_) parts.members[key] = agent->members();
   parts.hits = hits_.totals();
+  if (states_) parts.states = &*states_;
   parts.shadow = shadow_ ? &*shadow_ : nullptr;
   parts.requests = requests_.size();
   parts.encodings = encodings_.size();

@@ -17,6 +17,7 @@
 #include "agents/request_state.h"
 #include "agents/serving_metrics.h"
 #include "agents/shadow_decode.h"
+#include "agents/window_states.h"
 #include "cluster/cluster.h"
 #include "cluster/pull_agents.h"
 #include "io/decision_log.h"
@@ -67,11 +68,13 @@ class Host {
   void on_closed(ConnectionId connection, const std::string& why);
   base::Status welcome(ConnectionId connection, const ipc::Frame& frame);
   base::Status check(const wire::Hello& hello) const;
+  base::Status welcome_state(ConnectionId connection, const ipc::Frame& frame);
   void part(ConnectionId connection, const std::string& why);
   bool prepare(const Report& report);
   bool keep_image(const Report& report, const cluster::Encoded& event);
   // host_hits.cpp: what became of what the pool promised.
   void settle_hit(const Report& report, const cluster::PrefillDone& done);
+  void settle_states(RequestState& request, const Report& report);
   void abandon_hit(RequestState& request);
   ReferenceAgent& agent(model::Role role, model::EngineId engine);
 
@@ -112,6 +115,8 @@ class Host {
   ControlServer server_;
   std::map<std::pair<model::Role, model::EngineId>, std::unique_ptr<ReferenceAgent>> agents_;
   std::map<ConnectionId, cluster::Place> peers_;
+  std::optional<WindowStates> states_;  // of models with a window
+  std::map<ConnectionId, std::uint32_t> state_peers_;
   std::uint64_t model_fingerprint_ = 0;
 
   std::map<model::RequestId, RequestState> requests_;

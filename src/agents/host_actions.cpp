@@ -39,6 +39,15 @@ void Host::on(const cluster::Match& action, const Report&) {
   kv::HitQuery query;
   query.prompt_tokens = static_cast<std::int64_t>(request->tokens.size());
   query.matched_blocks = matched.blocks;
+  std::vector<std::uint32_t> endpoints;
+  request->state_offers.clear();
+  if (states_) {
+    request->state_offers = states_->offers(std::span(request->keys).first(matched.blocks));
+    for (const wire::StateOffer& offer : request->state_offers) endpoints.push_back(offer.blocks);
+    query.snapshots = endpoints;
+    query.mode = states_->mode();
+    request->window_mode = query.mode;
+  }
   request->hit.emplace(query, request->keys, matched.epoch, options_.profile.kv);
   const TokenCount hit = request->hit->promised().tokens;
   if (first) metrics_.on_match(TokenCount{query.prompt_tokens}, hit);
@@ -87,11 +96,11 @@ void Host::on(const cluster::Reserve& action, const Report&) {
 void Host::on(const cluster::SendTarget& action, const Report&) {
   const RequestState* request = find(action.id);
   if (request == nullptr) return;
-  const auto blocks = request->reserved_blocks.find(action.decode);
-  TRIMTAB_CHECK(blocks != request->reserved_blocks.end(), "a target without a reservation");
+  const auto room = request->reserved.find(action.decode);
+  TRIMTAB_CHECK(room != request->reserved.end(), "a target without a reservation");
   const std::string segment =
       agent(model::Role::kDecode, action.decode.engine).segment_of(action.decode.rank);
-  agent(model::Role::kPrefill, action.prefill.engine).send_target(*request, action, segment, blocks->second);
+  agent(model::Role::kPrefill, action.prefill.engine).send_target(*request, action, segment, room->second);
 }
 
 void Host::on(const cluster::StartDecode& action, const Report&) {
@@ -104,7 +113,7 @@ void Host::on(const cluster::StartDecode& action, const Report&) {
 void Host::on(const cluster::Abort& action, const Report&) {
   RequestState* request = find(action.id);
   if (request != nullptr && action.place.role == model::Role::kDecode)
-    request->reserved_blocks.erase(action.place.rank_id());
+    request->reserved.erase(action.place.rank_id());
   agent(action.place.role, action.place.engine).abort(action);
 }
 

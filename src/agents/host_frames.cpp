@@ -25,13 +25,14 @@ ReferenceAgent& Host::agent(model::Role role, model::EngineId engine) {
 
 void Host::on_frame(ConnectionId connection, const ipc::Frame& frame) {
   const auto peer = peers_.find(connection);
-  if (peer == peers_.end()) {
+  if (peer == peers_.end() && !state_peers_.contains(connection)) {
     if (const auto status = welcome(connection, frame); !status) {
       warn("refused a connection: " + status.error().message);
       server_.close(connection, status.error().message);
     }
     return;
   }
+  if (peer == peers_.end()) return server_.close(connection, "a state host has nothing more to say");
   const cluster::Place place = peer->second;
   const auto status = agent(place.role, place.engine).on_frame(place.rank, frame);
   if (!status) server_.close(connection, "it broke the protocol: " + status.error().message);
@@ -58,6 +59,7 @@ base::Status Host::check(const wire::Hello& hello) const {
 }
 
 base::Status Host::welcome(ConnectionId connection, const ipc::Frame& frame) {
+  if (wire::type_of(frame) == wire::Type::kStateHello) return welcome_state(connection, frame);
   const auto hello = wire::from_frame<wire::Hello>(frame);
   if (!hello) return tl::unexpected(hello.error());
   TRIMTAB_TRY(check(*hello));
@@ -72,7 +74,38 @@ base::Status Host::welcome(ConnectionId connection, const ipc::Frame& frame) {
   return {};
 }
 
-void Host::on_closed(ConnectionId connection, const std::string& why) { part(connection, why); }
+base::Status Host::welcome_state(ConnectionId connection, const ipc::Frame& frame) {
+  const auto hello = wire::from_frame<wire::StateHello>(frame);
+  if (!hello) return tl::unexpected(hello.error());
+  if (!states_ || hello->machine >= options_.config.window_state.machines) {
+    return base::fail(base::Code::kInvalidArgument,
+                      fmt::format("state machine {} is not in the configuration ({})", hello->machine,
+                                  options_.config.path),
+                      "agents");
+  }
+  for (auto old = state_peers_.begin(); old != state_peers_.end();) {
+    // A restarted one can be faster than the news of its predecessor's end.
+    if (old->second != hello->machine) {
+      ++old;
+      continue;
+    }
+    server_.close(old->first, "its successor is here");
+    old = state_peers_.erase(old);
+  }
+  state_peers_[connection] = hello->machine;
+  states_->joined(*hello);
+  return {};
+}
+
+void Host::on_closed(ConnectionId connection, const std::string& why) {
+  if (const auto state = state_peers_.find(connection); state != state_peers_.end()) {
+    warn(fmt::format("lost the window states of machine {}: {}", state->second, why));
+    states_->lost(state->second);
+    state_peers_.erase(state);
+    return;
+  }
+  part(connection, why);
+}
 
 void Host::part(ConnectionId connection, const std::string& why) {
   const auto found = peers_.find(connection);
@@ -93,7 +126,7 @@ bool Host::prepare(const Report& report) {
     settle_hit(report, *done);
   } else if (const auto* reserved = std::get_if<cluster::Reserved>(&report.event)) {
     if (RequestState* request = find(reserved->id); request != nullptr && reserved->granted)
-      request->reserved_blocks[reserved->from] = report.blocks;
+      request->reserved[reserved->from] = {report.blocks, report.state_slot};
   } else if (const auto* encoded = std::get_if<cluster::Encoded>(&report.event)) {
     return keep_image(report, *encoded);
   } else if (const auto* failed = std::get_if<cluster::EncodeFailed>(&report.event)) {

@@ -37,16 +37,32 @@ void apply(kv::HitRead& read, std::int64_t blocks, wire::FetchEnd end) {
     read.on_block(static_cast<std::uint32_t>(got),
                   end == wire::FetchEnd::kGone ? kv::ReadResult::kGone : kv::ReadResult::kFailed);
   }
-  if (!read.ready()) read.give_up();
+}
+
+kv::ReadResult result_of(wire::FetchEnd end) {
+  if (end == wire::FetchEnd::kWhole) return kv::ReadResult::kRead;
+  return end == wire::FetchEnd::kGone ? kv::ReadResult::kGone : kv::ReadResult::kFailed;
 }
 
 }  // namespace
+
+void Host::settle_states(RequestState& request, const Report& report) {
+  for (const wire::StateRead& state : report.states) {
+    request.hit->on_snapshot(state.blocks, result_of(state.end));
+    if (state.end == wire::FetchEnd::kWhole) continue;
+    for (const wire::StateOffer& offer : request.state_offers)
+      if (offer.blocks == state.blocks) states_->withdraw(request.keys, offer);
+  }
+}
 
 void Host::settle_hit(const Report& report, const cluster::PrefillDone& done) {
   RequestState* request = find(done.id);
   if (request == nullptr || !request->hit) return;
   kv::HitRead& read = *request->hit;
-  apply(read, done.hit.value / model::kBlockTokens, report.fetch);
+  const std::int64_t read_blocks = states_ ? report.fetched_blocks : done.hit.value / model::kBlockTokens;
+  apply(read, read_blocks, report.fetch);
+  settle_states(*request, report);
+  if (!read.ready()) read.give_up();
   const std::string_view outcome = name_of(read.outcome());
   const base::TokenCount promised = read.promised().tokens;
   if (hits_.settle(request->hit_account, read))

@@ -83,6 +83,11 @@ void ReferenceAgent::start_prefill(const RequestState& request, const cluster::S
   message.images = request.spans;
   message.stop_tokens = request.stop_tokens;
   message.hand_over = action.hand_over ? 1 : 0;
+  if (request.hit && request.window_mode) {
+    message.window.kv_blocks = static_cast<std::uint32_t>(request.hit->promised().block_kv_blocks);
+    message.window.exact = *request.window_mode == kv::WindowMode::kExact ? 1 : 0;
+    message.window.offers = request.state_offers;
+  }
   send(action.rank.rank, message);
 }
 
@@ -92,8 +97,9 @@ void ReferenceAgent::send_embeddings(const RequestState& request, const cluster:
 }
 
 void ReferenceAgent::send_target(const RequestState&, const cluster::SendTarget& action,
-                                 const std::string& segment, const std::vector<std::uint32_t>& blocks) {
-  send(action.prefill.rank, wire::DecodeTarget{action.id, action.decode, segment, blocks});
+                                 const std::string& segment, const RequestState::Reservation& room) {
+  send(action.prefill.rank,
+       wire::DecodeTarget{action.id, action.decode, segment, room.blocks, room.state_slot});
 }
 
 void ReferenceAgent::reserve(const cluster::Reserve& action) {
@@ -217,6 +223,9 @@ void ReferenceAgent::on(std::uint32_t rank, const wire::PrefillDone& message) {
   report.stored_blocks = message.stored_blocks;
   report.handed_blocks = message.handed_blocks;
   report.fetch = known(message.fetch);
+  report.fetched_blocks = message.fetched_blocks;
+  report.states = message.states;
+  for (wire::StateRead& state : report.states) state.end = known(state.end);
   on_report_(std::move(report));
 }
 
@@ -233,6 +242,7 @@ void ReferenceAgent::on(std::uint32_t rank, const wire::Reserved& message) {
   report.from = place(rank);
   report.event = cluster::Reserved{rank_id(rank), message.id, !message.blocks.empty(), message.blocks_free};
   report.blocks = message.blocks;
+  report.state_slot = message.state_slot;
   on_report_(std::move(report));
 }
 

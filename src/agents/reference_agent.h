@@ -32,7 +32,7 @@ class ReferenceAgent final : public Agent {
   void start_prefill(const RequestState& request, const cluster::StartPrefill& action) override;
   void send_embeddings(const RequestState& request, const cluster::SendEmbeddings& action) override;
   void send_target(const RequestState& request, const cluster::SendTarget& action, const std::string& segment,
-                   const std::vector<std::uint32_t>& blocks) override;
+                   const RequestState::Reservation& room) override;
   void reserve(const cluster::Reserve& action) override;
   void start_decode(const RequestState& request, const cluster::StartDecode& action) override;
   void encode(const RequestState& request, const cluster::StartEncode& action) override;

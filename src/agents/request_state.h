@@ -12,6 +12,7 @@
 #include "kv/hit_counters.h"
 #include "model/ids.h"
 #include "model/request.h"
+#include "wire/messages.h"
 
 namespace trimtab::agents {
 
@@ -39,9 +40,15 @@ struct RequestState {
   bool matched_before = false;        // the pool counts a request once
   std::optional<kv::HitRead> hit;     // what the pool promised last, until the engine says what it read
   kv::HitAccount hit_account;
+  std::optional<kv::WindowMode> window_mode;   // of models with a window
+  std::vector<wire::StateOffer> state_offers;  // of the same answer; in models with a window
 
   /// Room that decode ranks set aside. By rank: the answer of one that was asked before may come late.
-  std::map<model::RankId, std::vector<std::uint32_t>> reserved_blocks;
+  struct Reservation {
+    std::vector<std::uint32_t> blocks;
+    std::uint32_t state_slot = 0;
+  };
+  std::map<model::RankId, Reservation> reserved;
 
   base::Nanos submitted_at;
   std::optional<base::Nanos> first_token_at;

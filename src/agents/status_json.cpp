@@ -119,6 +119,18 @@ json alarms_of(const StatusParts& parts) {
   return alarms;
 }
 
+json states_json(const WindowStates& states) {
+  json machines = json::array();
+  for (const WindowStates::MachineLine& line : states.machines()) {
+    machines.push_back({{"machine", line.machine},
+                        {"endpoint", line.endpoint},
+                        {"epoch", line.epoch},
+                        {"snapshots", line.snapshots}});
+  }
+  return {{"mode", states.mode() == kv::WindowMode::kExact ? "exact" : "approximate"},
+          {"machines", std::move(machines)}};
+}
+
 }  // namespace
 
 std::string status_json(const StatusParts& parts) {
@@ -158,7 +170,11 @@ std::string status_json(const StatusParts& parts) {
                   {"abandoned", parts.hits.abandoned},
                   {"prompt_tokens", parts.hits.prompt_tokens},
                   {"promised_tokens", parts.hits.promised_tokens},
-                  {"hit_tokens", parts.hits.hit_tokens}};
+                  {"hit_tokens", parts.hits.hit_tokens},
+                  {"snapshots_used", parts.hits.snapshots_used},
+                  {"approximate", parts.hits.approximate},
+                  {"window_tokens_recomputed", parts.hits.window_tokens_recomputed}};
+  root["window_state"] = parts.states == nullptr ? json() : states_json(*parts.states);
   root["encodings_in_flight"] = parts.encodings;
   root["alarms"] = alarms_of(parts);
   root["shadow"] = parts.shadow != nullptr ? shadow_json(*parts.shadow) : json();

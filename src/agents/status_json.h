@@ -9,6 +9,7 @@
 #include "agents/agent.h"
 #include "agents/serving_metrics.h"
 #include "agents/shadow_decode.h"
+#include "agents/window_states.h"
 #include "cluster/status.h"
 #include "kv/hit_counters.h"
 #include "kv_pool/pool_stats.h"
@@ -30,6 +31,7 @@ struct StatusParts {
   const std::map<model::EngineId, ServingMetrics::Drift>& drift;
   std::optional<kv_pool::PoolStats> pool;
   kv::HitTotals hits;
+  const WindowStates* states = nullptr;  // of models with a window
   std::size_t requests = 0, encodings = 0;
   std::uint64_t log_bytes_dropped = 0;
   std::vector<RequestLine> oldest;  // at most kStatusRequestsMax
@@ -44,7 +46,9 @@ struct StatusParts {
 ///    "engines": [{"role", "engine", "serving", "draining", "tiers", "quota_left_ms", "cost": {...},
 ///                 "ranks": [{"rank", "connected", "pid", ...}]}],
 ///    "hits": {"skipped", "misses", "hits", "stale", "fallbacks", "abandoned", "prompt_tokens",
-///             "promised_tokens", "hit_tokens"}: each request once, when its hit has been read,
+///             "promised_tokens", "hit_tokens", "snapshots_used", "approximate",
+///             "window_tokens_recomputed"}: each request once, when its hit has been read,
+///    "window_state": {"mode", "machines": [{"machine", "endpoint", "epoch", "snapshots"}]} | null,
 ///    "pool": {...} | null, "encodings_in_flight", "alarms": [text...], "decision_log": {"dropped_bytes"},
 ///    "shadow": {"decode_policy", "decisions", "changed", "held", "live": {"kv_peak_over_mean",
 ///               "running_peak_over_mean"}, "shadow": {...}, "first_changes": [...]} | null}

@@ -5,6 +5,7 @@
 #include "apps/signals.h"
 #include "engine/rank.h"
 #include "kv_pool/loader.h"
+#include "kv_state/state_host.h"
 #include "obs/log.h"
 #include "vision/encoder.h"
 
@@ -124,6 +125,30 @@ void add_kv_loader(CLI::App& app) {
   });
 }
 
+void add_kv_state(CLI::App& app) {
+  struct Options {
+    InstanceOptions instance;
+    std::uint32_t machine = 0;
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* command =
+      app.add_subcommand("kv-state", "one machine's window snapshots, for models with sliding-window layers");
+  add_instance_options(*command, options->instance);
+  command->add_option("--machine", options->machine, "its number, below window_state.machines")->required();
+  command->callback([options] {
+    run_loaded(options->instance, [&](const Instance& instance) {
+      kv_state::StateHostOptions host;
+      host.machine = options->machine;
+      host.memory_bytes = base::Bytes{instance.config.window_state.memory_bytes};
+      host.epoch_path = instance.state_dir + "/window-state-" + std::to_string(host.machine) + ".epoch";
+      host.keep_socket = kv_state::keep_socket_path(instance.runtime_dir, host.machine);
+      host.control_socket = instance.runtime_dir + "/control.sock";
+      obs::start_log("kv-state " + std::to_string(host.machine));
+      return kv_state::run_state_host(host, stop_on_signals());
+    });
+  });
+}
+
 }  // namespace
 
 void add_roles(CLI::App& app) {
@@ -131,6 +156,7 @@ void add_roles(CLI::App& app) {
   add_engine(app);
   add_encoder(app);
   add_kv_loader(app);
+  add_kv_state(app);
 }
 
 }  // namespace trimtab::apps

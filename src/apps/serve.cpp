@@ -21,6 +21,7 @@
 #include "config/profile.h"
 #include "engine/calibrate.h"
 #include "engine/llama_weights.h"
+#include "engine/rank_state.h"
 #include "policy/decode/policy.h"
 #include "supervisor/supervisor.h"
 
@@ -73,6 +74,14 @@ std::vector<supervisor::ProcessSpec> make_plan(const Instance& instance) {
   std::vector<supervisor::ProcessSpec> plan;
   plan.push_back({"kv-loader", "kv-loader", child(instance, "kv-loader"), {}, 0, 2});
   plan.push_back({"gateway", "gateway", child(instance, "gateway"), {}, 0, 0, kDrainLimit});
+  const std::uint32_t states = instance.profile.kv.window_tokens > 0 ? config.window_state.machines : 0;
+  for (std::uint32_t m = 0; m < states; ++m) {
+    const std::string name = fmt::format("kv-state {}", m);
+    supervisor::ProcessSpec spec{name, name, child(instance, "kv-state"), {}, 0, 2};
+    spec.arguments.push_back("--machine");
+    spec.arguments.push_back(std::to_string(m));
+    plan.push_back(std::move(spec));
+  }
   for (std::uint32_t e = 0; e < config.prefill.engines; ++e)
     add_group(instance, "prefill", e, config.prefill.ranks, plan);
   for (std::uint32_t g = 0; g < config.decode.groups; ++g)
@@ -93,9 +102,9 @@ std::vector<supervisor::ProcessSpec> make_plan(const Instance& instance) {
 
 /// A model that is not one would make every child fail, one after another; it fails here first, once.
 base::Status check_model(const Instance& instance) {
-  if (auto weights = engine::LlamaWeights::load(instance.model_path); !weights)
-    return tl::unexpected(weights.error());
-  return {};
+  auto weights = engine::LlamaWeights::load(instance.model_path);
+  if (!weights) return tl::unexpected(weights.error());
+  return engine::check_window(weights->shape(), instance.profile);
 }
 
 /// Policies that nobody knows would end the gateway again and again.
@@ -112,7 +121,12 @@ base::Status check_room(const Instance& instance) {
   const model::ClusterConfig& c = instance.config;
   const std::int64_t blocks = c.prefill.kv_blocks * c.prefill.engines * c.prefill.ranks +
                               c.decode.kv_blocks * c.decode.groups * c.decode.ranks;
-  const std::int64_t shared = blocks * instance.profile.kv.block_bytes.value + c.pool.memory_bytes;
+  const model::KvLayout& kv = instance.profile.kv;
+  const std::int64_t ranks =
+      std::int64_t{c.prefill.engines} * c.prefill.ranks + std::int64_t{c.decode.groups} * c.decode.ranks;
+  const std::int64_t slots = kv::StateSlots::count_for(static_cast<std::uint32_t>(c.decode.max_running));
+  const std::int64_t state = kv.window_tokens > 0 ? ranks * slots * kv.state_bytes.value : 0;
+  const std::int64_t shared = blocks * kv.block_bytes.value + c.pool.memory_bytes + state;
   const std::int64_t encoders =
       static_cast<std::int64_t>(c.vision.machines) * c.vision.encoders * (400LL << 20);
   return supervisor::check_memory(shared + encoders + (200LL << 20), shared, "/dev/shm");

@@ -120,6 +120,14 @@ void read_rest(StrictTable& root, model::ClusterConfig& out) {
   pool.read("memory_bytes", out.pool.memory_bytes, 1 << 20, 64 * kTebibyte);
   pool.read("file_bytes", out.pool.file_bytes, 0, 1024 * kTebibyte);
   pool.read("eviction", out.pool.eviction);
+  auto state = root.table("window_state");
+  state.read("mode", out.window_state.mode);
+  state.read("machines", out.window_state.machines, 1, 4096);
+  state.read("memory_bytes", out.window_state.memory_bytes, 1 << 20, 64 * kTebibyte);
+  if (out.window_state.mode != "approximate" && out.window_state.mode != "exact") {
+    state.reject("mode",
+                 fmt::format("window_state.mode = \"{}\": approximate or exact", out.window_state.mode));
+  }
   auto model = root.table("model");
   model.read("name", out.model.name);
   model.read("path", out.model.path);
@@ -255,6 +263,19 @@ base::Status check_against_profile(const model::ClusterConfig& config, const mod
   return {};
 }
 
+namespace {
+
+void put_window_state(std::string& out, const model::WindowStateConfig& state) {
+  out += "\n[window_state]\n";
+  put_key(out, "mode", text(state.mode),
+          "what a missing snapshot of a sliding window costs: approximate (one block) or exact (window x "
+          "layers)");
+  put_key(out, "machines", number(state.machines), "stores of snapshots; engines are spread over them");
+  put_key(out, "memory_bytes", number(state.memory_bytes), "of each");
+}
+
+}  // namespace
+
 std::string cluster_config_toml(const model::ClusterConfig& c) {
   std::string out;
   const auto put = [&out](std::string_view key, const std::string& value, std::string_view meaning) {
@@ -314,6 +335,7 @@ std::string cluster_config_toml(const model::ClusterConfig& c) {
   put("file_bytes", number(c.pool.file_bytes), "of all directories together; 0: none");
   put("eviction", text(c.pool.eviction),
       "which blocks leave when they are full: lru, fifo, s3_fifo, hit_density");
+  put_window_state(out, c.window_state);
   out += "\n[engine]\n";
   put("logits_checksums", c.engine.logits_checksums ? "true" : "false",
       "hash every logits row that a token is drawn from");

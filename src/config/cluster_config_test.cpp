@@ -31,6 +31,7 @@ TEST(ClusterConfig, UnknownKeysAreNamedWithTheNearest) {
 
 TEST(ClusterConfig, WrongTypesAndRanges) {
   EXPECT_THAT(message("[prefill]\nranks = \"two\"\n"), HasSubstr("ranks"));
+  EXPECT_THAT(message("[window_state]\nmode = \"lossy\"\n"), HasSubstr("approximate or exact"));
   EXPECT_THAT(message("[prefill]\nranks = 0\n"), HasSubstr("ranks"));
   EXPECT_THAT(message("[gateway]\nport = 70000\n"), HasSubstr("port"));
   EXPECT_THAT(message("[decode]\nmax_running = -1\n"), HasSubstr("max_running"));

@@ -15,13 +15,15 @@ namespace trimtab::engine {
 using base::Code;
 
 DecodeRank::DecodeRank(const DecodeRankConfig& config, const LlamaShape& shape, const KvArena& arena,
-                       BlockMover& mover, Outbox& outbox)
+                       BlockMover& mover, Outbox& outbox, RankState* state)
     : config_(config),
       shape_(shape),
       arena_(arena),
       mover_(mover),
       outbox_(outbox),
-      tables_(arena.blocks()) {}
+      state_(state),
+      admission_(rank_memory(arena.blocks(), state)),
+      tables_(admission_.tables()) {}
 
 base::Status DecodeRank::on_frame(const ipc::Frame& frame) {
   switch (wire::type_of(frame)) {
@@ -50,11 +52,12 @@ base::Status DecodeRank::on_frame(const ipc::Frame& frame) {
 }
 
 void DecodeRank::on_reserve(const wire::DecodeReserve& message) {
-  wire::Reserved answer{message.id, {}, 0};
+  wire::Reserved answer{message.id, {}, 0, 0};
   const std::int64_t tokens = std::max<std::int64_t>(1, message.tokens);
   if (requests_.contains(message.id)) {
     spdlog::error("request {} asked for room twice; the second is refused", message.id.value);
-  } else if (tables_.create(message.id, tokens)) {
+  } else if (const auto slot = admission_.admit(message.id, tokens)) {
+    if (*slot) answer.state_slot = **slot;
     requests_[message.id].stay = ++stays_;
     const auto blocks = tables_.blocks(message.id);
     answer.blocks.assign(blocks.begin(), blocks.end());
@@ -78,7 +81,7 @@ void DecodeRank::on_start(wire::DecodeStart message) {
   });
   if (size < 2 || size - 1 > room || size >= config_.context_tokens || !known || message.output_limit == 0 ||
       message.keys.size() > message.tokens.size() / kAttentionBlock) {
-    tables_.free(id);
+    admission_.release(id);
     requests_.erase(found);
     outbox_.send(wire::RequestFailed{
         id, Code::kInvalidArgument,
@@ -148,7 +151,7 @@ void DecodeRank::make_room(model::RequestId id) {
   const model::RequestId victim = choice ? choice->id : id;
   const std::size_t tokens = requests_.at(id).start.tokens.size();
   if (victim == id && !reserved && kv::blocks_for(static_cast<std::int64_t>(tokens)) > arena_.blocks()) {
-    tables_.free(id);
+    admission_.release(id);
     requests_.erase(id);
     outbox_.send(wire::RequestFailed{
         id, Code::kResourceExhausted,
@@ -175,6 +178,11 @@ std::span<const Segment> DecodeRank::plan(base::Nanos) {
     segment.tokens = std::span(request.start.tokens).last(1);
     segment.start = static_cast<std::int64_t>(request.start.tokens.size()) - 1;
     segment.blocks = tables_.blocks(id);
+    if (state_ != nullptr) {
+      const std::uint32_t slot = *admission_.slot_of(id);
+      segment.window.ring = state_->arena.ring(slot);
+      segment.window.from = state_->arena.from(slot);
+    }
     segment.wants_logits = true;
   }
   return segments_;
@@ -204,7 +212,10 @@ void DecodeRank::send_report() {
 void DecodeRank::draw(model::RequestId id, Request& request, std::span<const float> logits) {
   wire::DecodeStart& start = request.start;
   // The step made the KV of the last token: a block that it fills is complete.
-  if (start.tokens.size() % kAttentionBlock == 0) store_last_block(request);
+  if (start.tokens.size() % kAttentionBlock == 0) {
+    store_last_block(request);
+    if (state_ != nullptr) keep_snapshot(request);
+  }
   wire::TokenOut out;
   out.id = id;
   out.token = sample(logits, start.sampling, start.tokens.size());
@@ -227,7 +238,7 @@ void DecodeRank::draw(model::RequestId id, Request& request, std::span<const flo
   }
   report_.tokens.push_back(out);
   if (out.finish == model::FinishReason::kNone) return;
-  tables_.free(id);
+  admission_.release(id);
   requests_.erase(id);
 }
 
@@ -244,6 +255,17 @@ void DecodeRank::store_last_block(Request& request) {
   ++request.jobs;
   ++moves_;
   mover_.submit(std::move(job));
+}
+
+void DecodeRank::keep_snapshot(const Request& request) {
+  const auto position = static_cast<std::int64_t>(request.start.tokens.size());
+  const std::uint32_t slot = *admission_.slot_of(request.start.id);
+  if (!state_->keeps(position, state_->arena.from(slot))) return;
+  std::vector<std::byte> content(static_cast<std::size_t>(kv::snapshot_bytes(state_->ring, position).value));
+  const auto copied =
+      kv::copy_window_out(state_->ring, state_->arena.ring(slot), position, position, content);
+  TRIMTAB_CHECK(copied.has_value(), "a ring that has not come to its own last token");
+  state_->keep(request.start.id, request.keys, position, std::move(content));
 }
 
 void DecodeRank::on_moved(MoveDone done) {
@@ -263,7 +285,7 @@ void DecodeRank::end_if_idle(model::RequestId id) {
   if (stage == Stage::kReserved || stage == Stage::kRunning || request.jobs > 0) return;
   const wire::TokenOut last = request.last;
   const wire::Preempted preempted{id, request.generated, request.yield_reason};
-  tables_.free(id);
+  admission_.release(id);
   requests_.erase(id);
   if (stage == Stage::kAborted) {
     outbox_.send(wire::Released{id, tables_.allocator().free()});

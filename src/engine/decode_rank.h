@@ -7,8 +7,8 @@
 
 #include "engine/kv_arena.h"
 #include "engine/rank_role.h"
-#include "kv/block_table.h"
 #include "kv/key_chain.h"
+#include "kv/state_slots.h"
 
 namespace trimtab::engine {
 
@@ -26,10 +26,11 @@ struct DecodeRankConfig {
 class DecodeRank final : public RankRole {
  public:
   DecodeRank(const DecodeRankConfig& config, const LlamaShape& shape, const KvArena& arena, BlockMover& mover,
-             Outbox& outbox);
+             Outbox& outbox, RankState* state = nullptr);
 
   base::Status on_frame(const ipc::Frame& frame) override;
   void on_moved(MoveDone done) override;
+  void on_state(StateDone) override {}  // a decode rank gives snapshots away and awaits nothing
   Proposal propose() override;
   std::span<const Segment> plan(base::Nanos budget) override;
   bool idle() const override { return requests_.empty() && moves_ == 0; }
@@ -63,6 +64,7 @@ class DecodeRank final : public RankRole {
   void make_room(model::RequestId id);
   void draw(model::RequestId id, Request& request, std::span<const float> logits);
   void store_last_block(Request& request);
+  void keep_snapshot(const Request& request);
   void end_if_idle(model::RequestId id);
   /// `report_` with this rank's load as it is now.
   void send_report();
@@ -72,7 +74,9 @@ class DecodeRank final : public RankRole {
   const KvArena& arena_;
   BlockMover& mover_;
   Outbox& outbox_;
-  kv::BlockTables tables_;
+  RankState* state_;  // null: the model has no window
+  kv::Admission admission_;
+  kv::BlockTables& tables_;
   std::map<model::RequestId, Request> requests_;
   std::size_t moves_ = 0;  // jobs of the mover under way, those of requests that left too
   std::vector<model::RequestId> batch_;

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "engine/block_mover.h"
+#include "engine/state_mover.h"
 #include "ipc/channel.h"
 #include "wire/messages.h"
 
@@ -20,7 +21,7 @@ struct ControlLost {
   std::string reason;
 };
 
-using Event = std::variant<ipc::Frame, MoveDone, ControlLost>;
+using Event = std::variant<ipc::Frame, MoveDone, StateDone, ControlLost>;
 
 /// What happened while a step ran. Any thread posts; the rank's loop takes. `ring` wakes the loop.
 class Inbox {

@@ -14,14 +14,16 @@ namespace trimtab::engine {
 using base::Code;
 
 PrefillRank::PrefillRank(const PrefillRankConfig& config, policy::CostModel cost, const LlamaShape& shape,
-                         const KvArena& arena, BlockMover& mover, Outbox& outbox)
+                         const KvArena& arena, BlockMover& mover, Outbox& outbox, RankState* state)
     : config_(config),
       shape_(shape),
       arena_(arena),
       mover_(mover),
       outbox_(outbox),
       scheduler_(config.scheduler, std::move(cost)),
-      tables_(arena.blocks()) {}
+      state_(state),
+      admission_(rank_memory(arena.blocks(), state)),
+      tables_(admission_.tables()) {}
 
 base::Status PrefillRank::on_frame(const ipc::Frame& frame) {
   switch (wire::type_of(frame)) {
@@ -72,6 +74,10 @@ std::optional<std::string> PrefillRank::fault_of(const wire::PrefillStart& messa
         "than the prompt",
         message.hit_tokens, size, message.keys.size());
   }
+  if (message.window.kv_blocks > message.keys.size() ||
+      std::int64_t{message.window.kv_blocks} * model::kBlockTokens > size)
+    return fmt::format("block KV of {} blocks for a prompt of {} with {} keys", message.window.kv_blocks,
+                       size, message.keys.size());
   std::int64_t free_from = 0;
   for (const model::ImageSpan& image : message.images) {
     if (image.tokens == 0 || image.position < free_from || image.position + image.tokens > size)
@@ -115,11 +121,13 @@ void PrefillRank::admit() {
   while (!queue_.empty()) {
     Request& request = requests_.at(queue_.front());
     const model::RequestId id = request.start.id;
-    if (!tables_.create(id, static_cast<std::int64_t>(request.start.tokens.size()))) return;
+    if (!admission_.admit(id, static_cast<std::int64_t>(request.start.tokens.size()))) return;
     queue_.pop_front();
-    const std::uint32_t hit = request.start.hit_tokens / kAttentionBlock;
+    const std::uint32_t hit =
+        state_ != nullptr ? request.start.window.kv_blocks : request.start.hit_tokens / kAttentionBlock;
     if (hit == 0) {
-      begin_compute(request, 0);
+      if (state_ != nullptr) state_->arena.set_from(*admission_.slot_of(id), 0);
+      begin_compute(request, 0, 0);
       continue;
     }
     request.stage = Stage::kFetching;
@@ -133,9 +141,10 @@ void PrefillRank::admit() {
   }
 }
 
-void PrefillRank::begin_compute(Request& request, std::uint32_t hit_blocks) {
+void PrefillRank::begin_compute(Request& request, std::uint32_t hit_blocks, std::uint32_t present_blocks) {
   request.stage = Stage::kComputing;
   request.computed = static_cast<std::int64_t>(hit_blocks) * model::kBlockTokens;
+  request.kv_present = static_cast<std::int64_t>(present_blocks) * model::kBlockTokens;
   request.done.hit_tokens = static_cast<std::uint32_t>(request.computed);
   policy::RankRequest entry;
   entry.id = request.start.id;
@@ -202,7 +211,7 @@ std::span<const Segment> PrefillRank::plan(base::Nanos budget) {
   plan_ = scheduler_.plan(budget);
   segments_.clear();
   for (const policy::PlannedChunk& chunk : plan_.chunks) {
-    const Request& request = requests_.at(chunk.id);
+    Request& request = requests_.at(chunk.id);
     TRIMTAB_CHECK(chunk.computed.value == request.computed);
     Segment& segment = segments_.emplace_back();
     segment.tokens = std::span(request.start.tokens)
@@ -213,6 +222,7 @@ std::span<const Segment> PrefillRank::plan(base::Nanos budget) {
     segment.embeddings = request.embeddings;
     segment.wants_logits =
         chunk.computed.value + chunk.tokens.value == static_cast<std::int64_t>(request.start.tokens.size());
+    if (state_ != nullptr) plan_window(request, segment);
   }
   return segments_;
 }
@@ -226,7 +236,8 @@ void PrefillRank::finish_step(const Forward& forward) {
     const std::int64_t before = request.computed;
     request.computed += chunk.tokens.value;
     request.done.computed_tokens += static_cast<std::uint32_t>(chunk.tokens.value);
-    store_new_blocks(request, before);
+    store_new_blocks(request, std::max(before, request.kv_present));
+    if (state_ != nullptr) keep_snapshots(request);
   }
   report_step();
   std::size_t row = 0;
@@ -281,6 +292,7 @@ void PrefillRank::hand_over(Request& request) {
                 fmt::format("{} blocks reserved at {} for a prompt of {}", request.target->blocks.size(),
                             model::to_string(request.target->rank), blocks.size()));
   }
+  if (state_ != nullptr && request.stage != Stage::kHandingOver) return hand_over_state(request);
   request.stage = Stage::kHandingOver;
   MoveJob job;
   job.kind = MoveJob::Kind::kHandOver;
@@ -303,6 +315,11 @@ void PrefillRank::on_moved(MoveDone done) {
     --request.jobs;
     if (request.ending) {
       if (request.jobs == 0) end(done.job.id);
+    } else if (state_ != nullptr && done.job.kind == MoveJob::Kind::kFetch) {
+      const bool gone = !done.status && done.status.error().code == Code::kNotFound;
+      if (done.moved < done.job.blocks.size())
+        request.done.fetch = gone ? wire::FetchEnd::kGone : wire::FetchEnd::kFailed;
+      begin_window(request, done.moved);
     } else if (done.job.kind == MoveJob::Kind::kStore) {
       request.done.stored_blocks -= static_cast<std::uint32_t>(done.job.blocks.size()) - done.moved;
       if (request.stage == Stage::kStoring && request.jobs == 0) finish(done.job.id);
@@ -325,7 +342,7 @@ void PrefillRank::on_moved(MoveDone done) {
       const bool gone = !done.status && done.status.error().code == Code::kNotFound;
       if (done.moved < done.job.blocks.size())
         request.done.fetch = gone ? wire::FetchEnd::kGone : wire::FetchEnd::kFailed;
-      begin_compute(request, done.moved);
+      begin_compute(request, done.moved, done.moved);
     }
   }
   admit();  // stores that outlived their request may have held the blocks that the next one waits for
@@ -342,7 +359,7 @@ void PrefillRank::submit(MoveJob job) {
 
 void PrefillRank::finish(model::RequestId id) {
   const wire::PrefillDone done = requests_.at(id).done;
-  tables_.free(id);
+  admission_.release(id);
   requests_.erase(id);
   outbox_.send(done);
   admit();
@@ -363,7 +380,7 @@ void PrefillRank::end(model::RequestId id) {
   }
   if (request.jobs > 0) return;  // on_moved comes back here
   const std::optional<wire::RequestFailed> failure = std::move(request.failure);
-  if (tables_.contains(id)) tables_.free(id);
+  if (tables_.contains(id)) admission_.release(id);
   requests_.erase(id);
   if (failure) {
     outbox_.send(*failure);
@@ -371,30 +388,6 @@ void PrefillRank::end(model::RequestId id) {
     outbox_.send(wire::Released{id, tables_.allocator().free()});
   }
   admit();
-}
-
-void PrefillRank::report_step() {
-  wire::PrefillStep report;
-  report.step = ++steps_;
-  report.vote_ns = vote_.vote.value;
-  report.budget_ns = plan_.budget.value;
-  report.predicted_ns = plan_.predicted.value;
-  report.actual_ns = actual_.value;
-  for (const policy::PlannedChunk& chunk : plan_.chunks) {
-    report.chunks.push_back({chunk.id, static_cast<std::uint32_t>(chunk.tokens.value),
-                             static_cast<std::uint32_t>(chunk.computed.value), chunk.predicted.value});
-  }
-  report.waiting = static_cast<std::uint32_t>(scheduler_.waiting());
-  report.waiting_ns = scheduler_.waiting_quota().value;
-  for (const auto& [id, request] : requests_) {
-    if (request.ending || (request.stage != Stage::kQueued && request.stage != Stage::kFetching)) continue;
-    ++report.waiting;
-    const base::TokenCount hit{request.start.hit_tokens};
-    const base::TokenCount all{static_cast<std::int64_t>(request.start.tokens.size())};
-    report.waiting_ns += scheduler_.cost().request(hit, all).value;
-  }
-  report.blocks_free = tables_.allocator().free();
-  outbox_.send(report);
 }
 
 }  // namespace trimtab::engine

@@ -7,7 +7,7 @@
 
 #include "engine/kv_arena.h"
 #include "engine/rank_role.h"
-#include "kv/block_table.h"
+#include "kv/state_slots.h"
 #include "model/cluster_config.h"
 #include "policy/prefill/rank_scheduler.h"
 
@@ -26,10 +26,11 @@ struct PrefillRankConfig {
 class PrefillRank final : public RankRole {
  public:
   PrefillRank(const PrefillRankConfig& config, policy::CostModel cost, const LlamaShape& shape,
-              const KvArena& arena, BlockMover& mover, Outbox& outbox);
+              const KvArena& arena, BlockMover& mover, Outbox& outbox, RankState* state = nullptr);
 
   base::Status on_frame(const ipc::Frame& frame) override;
   void on_moved(MoveDone done) override;
+  void on_state(StateDone done) override;
   Proposal propose() override;
   std::span<const Segment> plan(base::Nanos budget) override;
   bool idle() const override { return requests_.empty() && moves_ == 0; }
@@ -42,7 +43,15 @@ class PrefillRank final : public RankRole {
   std::size_t requests() const { return requests_.size(); }
 
  private:
-  enum class Stage : std::uint8_t { kQueued, kFetching, kComputing, kComputed, kHandingOver, kStoring };
+  enum class Stage : std::uint8_t {
+    kQueued,
+    kFetching,
+    kRestoring,
+    kComputing,
+    kComputed,
+    kHandingOver,
+    kStoring
+  };
   struct Image {
     model::ImageSpan span;
     std::vector<float> rows;  // [tokens][hidden]; empty until the encoder's answer came
@@ -56,8 +65,11 @@ class PrefillRank final : public RankRole {
     std::vector<EmbeddingRows> embeddings;  // views of the images' rows
     std::optional<wire::DecodeTarget> target;
     wire::PrefillDone done;
-    std::int64_t computed = 0;                   // tokens whose KV is in the blocks
-    std::uint32_t jobs = 0;                      // of the mover, under way
+    std::int64_t computed = 0;    // tokens whose KV is in the blocks
+    std::uint32_t jobs = 0;       // of the movers, under way
+    std::int64_t kv_present = 0;  // tokens whose block KV came from the pool: not written again, not stored
+    std::vector<SnapshotCopy> copies;            // of the step that is being planned
+    std::vector<std::vector<std::byte>> copied;  // what they point to
     bool ending = false;                         // aborted or failed: freed when the last job is back
     std::optional<wire::RequestFailed> failure;  // said then; otherwise Released
   };
@@ -68,7 +80,15 @@ class PrefillRank final : public RankRole {
   void on_abort(model::RequestId id);
   std::optional<std::string> fault_of(const wire::PrefillStart& message) const;
   void admit();
-  void begin_compute(Request& request, std::uint32_t hit_blocks);
+  /// `hit_blocks`: where the computation starts; `present_blocks` of block KV are here.
+  void begin_compute(Request& request, std::uint32_t hit_blocks, std::uint32_t present_blocks);
+  // prefill_window.cpp: the state of sliding-window layers.
+  /// Decides with the `blocks` that came where the computation starts, and takes the state there first.
+  void begin_window(Request& request, std::uint32_t blocks);
+  void plan_window(Request& request, Segment& segment);
+  void keep_snapshots(Request& request);
+  void hand_over_state(Request& request);
+  void submit_state(Request& request, StateJob job);
   base::TokenCount ready_until(const Request& request) const;
   void store_new_blocks(Request& request, std::int64_t before);
   void complete(Request& request, std::span<const float> logits);
@@ -87,7 +107,9 @@ class PrefillRank final : public RankRole {
   BlockMover& mover_;
   Outbox& outbox_;
   policy::RankScheduler scheduler_;
-  kv::BlockTables tables_;
+  RankState* state_;  // null: the model has no window
+  kv::Admission admission_;
+  kv::BlockTables& tables_;
   std::map<model::RequestId, Request> requests_;
   std::size_t moves_ = 0;               // jobs of the mover under way, those of requests that left too
   std::deque<model::RequestId> queue_;  // waiting for blocks

@@ -15,6 +15,7 @@
 #include "engine/group_exchange.h"
 #include "engine/inbox.h"
 #include "engine/prefill_rank.h"
+#include "kv_state/state_host.h"
 #include "obs/log.h"
 
 namespace trimtab::engine {
@@ -59,6 +60,7 @@ class Rank {
   ~Rank() {
     signalled_group.store(nullptr);
     if (!arena_.path().empty()) ipc::Segment::remove(arena_.path());
+    if (state_) ipc::Segment::remove(state_->arena.path());
   }
 
   base::Status start();
@@ -70,6 +72,7 @@ class Rank {
     return prefill() ? options_.config.prefill.ranks : options_.config.decode.ranks;
   }
   base::Status make_arena();
+  base::Status make_state();
   base::Status join_group();
   base::Status dial_control();
   base::Status take_events();
@@ -90,6 +93,7 @@ class Rank {
   std::unique_ptr<LinkOutbox> outbox_;
   std::unique_ptr<SharedMemoryTransport> transport_;
   std::unique_ptr<BlockMover> mover_;
+  std::unique_ptr<RankState> state_;  // of models with sliding-window layers
   std::unique_ptr<RankRole> role_;
   bool stopping_ = false;
   bool idle_ = true;
@@ -107,12 +111,7 @@ base::Status Rank::start() {
   if (!kernels) return tl::unexpected(kernels.error());
   auto weights = LlamaWeights::load(options_.model_path);
   if (!weights) return tl::unexpected(weights.error());
-  if (weights->shape().window_tokens > 0)
-    return base::fail(Code::kUnsupported,
-                      options_.model_path +
-                          " has sliding-window layers: ranks do not keep "
-                          "their state yet",
-                      "engine");
+  TRIMTAB_TRY(check_window(weights->shape(), options_.profile));
   weights_.emplace(std::move(*weights));
   auto partition = ExpertPartition::make(weights_->shape().ffn, options_.config.engine.ffn_experts);
   if (!partition) return tl::unexpected(partition.error());
@@ -152,6 +151,22 @@ base::Status Rank::make_arena() {
   return {};
 }
 
+base::Status Rank::make_state() {
+  const LlamaShape& shape = weights_->shape();
+  if (shape.window_tokens == 0) return {};
+  const auto most = static_cast<std::uint32_t>(options_.config.decode.max_running);
+  auto slots = StateArena::create(StateArena::path_beside(arena_.path()), shape.ring(),
+                                  kv::StateSlots::count_for(most));
+  if (!slots) return tl::unexpected(slots.error());
+  StateMoverOptions options;
+  options.ring = shape.ring();
+  options.machine = options_.engine % options_.config.window_state.machines;
+  options.keep_socket = kv_state::keep_socket_path(options_.runtime_dir, options.machine);
+  state_ = std::make_unique<RankState>(std::move(*slots), shape.ring(), std::move(options),
+                                       [this](StateDone done) { inbox_->post(std::move(done)); });
+  return {};
+}
+
 base::Status Rank::join_group() {
   GroupShape shape;
   shape.ranks = ranks();
@@ -170,6 +185,7 @@ base::Status Rank::dial_control() {
   inbox_ = std::make_unique<Inbox>([this] { group_->ring(); });
   auto channel = ipc::Channel::connect(options_.runtime_dir + "/control.sock", kPatience);
   if (!channel) return tl::unexpected(channel.error());
+  TRIMTAB_TRY(make_state());
   wire::Hello hello;
   hello.role = options_.role;
   hello.engine = options_.engine;
@@ -190,10 +206,11 @@ base::Status Rank::dial_control() {
   if (prefill()) {
     const PrefillRankConfig config{policy::RankConfig::from(options_.config.prefill), context, checksums};
     policy::CostModel cost(options_.profile.cost, options_.config.prefill.quota_scope);
-    role_ = std::make_unique<PrefillRank>(config, std::move(cost), shape, arena_, *mover_, *outbox_);
+    role_ = std::make_unique<PrefillRank>(config, std::move(cost), shape, arena_, *mover_, *outbox_,
+                                          state_.get());
   } else {
-    role_ =
-        std::make_unique<DecodeRank>(DecodeRankConfig{context, checksums}, shape, arena_, *mover_, *outbox_);
+    role_ = std::make_unique<DecodeRank>(DecodeRankConfig{context, checksums}, shape, arena_, *mover_,
+                                         *outbox_, state_.get());
   }
   spdlog::info("ready: {} KV blocks, {} ranks, {}", arena_.blocks(), ranks(),
                runner_->kernels().isa == Isa::kAvx512 ? "AVX-512" : "AVX2");
@@ -239,6 +256,8 @@ base::Status Rank::take_events() {
   for (Event& event : inbox_->take()) {
     if (auto* done = std::get_if<MoveDone>(&event)) {
       role_->on_moved(std::move(*done));
+    } else if (auto* state = std::get_if<StateDone>(&event)) {
+      role_->on_state(std::move(*state));
     } else if (auto* lost = std::get_if<ControlLost>(&event)) {
       stopping_ = true;
       loss_ = base::fail(Code::kUnavailable, "the control process is gone: " + lost->reason, "engine");

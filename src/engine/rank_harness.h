@@ -29,6 +29,7 @@ class RankHarness {
     bool pool = true;
     std::string pool_directory;  // empty: memory only
     std::size_t block_bytes = 0;
+    model::KvLayout kv = {};  // of models with a window: the profile's
   };
   explicit RankHarness(Setup setup);
   ~RankHarness();
@@ -90,6 +91,7 @@ class RankHarness {
     std::vector<model::ImageSpan> images;
     std::vector<std::int32_t> stop_tokens;
     bool hand_over = true;
+    wire::WindowHit window = {};
     std::int64_t headroom_tokens = 128;
     std::uint32_t prefill_rank = 0, decode_rank = 0;
   };

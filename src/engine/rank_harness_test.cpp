@@ -78,6 +78,7 @@ pid_t RankHarness::spawn_rank(model::Role role, std::uint32_t rank) {
   options.config.prefill.quota_scope = model::QuotaScope::kWholeStep;
   options.config.engine.ffn_experts = setup_.ffn_experts;
   options.profile.cost = setup_.cost;
+  options.profile.kv = setup_.kv;
   options.profile.context_limit = base::TokenCount{1'000'000};
   options.role = role;
   options.rank = rank;
@@ -170,6 +171,7 @@ void RankHarness::start_prefill(model::RequestId id, const Ask& ask) {
   start.images = ask.images;
   start.stop_tokens = ask.stop_tokens;
   start.hand_over = ask.hand_over ? 1 : 0;
+  start.window = ask.window;
   send(prefill(ask.prefill_rank), start);
 }
 
@@ -181,7 +183,8 @@ bool RankHarness::reserve(model::RequestId id, const Ask& ask) {
   send(prefill(ask.prefill_rank), wire::DecodeTarget{id,
                                                      {model::EngineId{0}, ask.decode_rank},
                                                      hello(decode(ask.decode_rank)).segment,
-                                                     reserved->blocks});
+                                                     reserved->blocks,
+                                                     reserved->state_slot});
   return true;
 }
 

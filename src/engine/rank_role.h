@@ -5,6 +5,7 @@
 #include "base/units.h"
 #include "engine/block_mover.h"
 #include "engine/forward.h"
+#include "engine/rank_state.h"
 #include "ipc/channel.h"
 #include "wire/messages.h"
 
@@ -31,6 +32,8 @@ class RankRole {
   /// A message of the control process. One that cannot be read is the control's fault and ends the rank.
   virtual base::Status on_frame(const ipc::Frame& frame) = 0;
   virtual void on_moved(MoveDone done) = 0;
+  /// Of models with sliding-window layers.
+  virtual void on_state(StateDone done) = 0;
 
   struct Proposal {
     bool has_work = false;

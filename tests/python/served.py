@@ -42,7 +42,7 @@ def toml(tables):
 class Served:
     """One running system. Attributes: url, port, state_dir, process (the supervisor)."""
 
-    def __init__(self, directory, state_dir, overrides=None, ready_s=90):
+    def __init__(self, directory, state_dir, overrides=None, ready_s=90, model=None):
         self.port, self.state_dir = free_port(), pathlib.Path(state_dir)
         self.url = f'http://127.0.0.1:{self.port}'
         tables = {name: {**table, **(overrides or {}).get(name, {})} for name, table in SMALL.items()}
@@ -55,7 +55,8 @@ class Served:
             calibration.write_text('[cost]\nform = "quadratic"\nfixed_ns = 5000000\ntoken_ps = 4000000000\npair_ps = 1000000\n')
         self.arguments = ['--config', str(config), '--port', str(self.port), '--state-dir', str(self.state_dir)]
         self.errors = open(self.state_dir / 'serve.log', 'ab')
-        self.process = subprocess.Popen([BINARY, 'serve', *self.arguments, '--model-path', MODEL], cwd=ROOT, stderr=self.errors)
+        serve = [BINARY, 'serve', *self.arguments, '--model-path', str(model or MODEL)]
+        self.process = subprocess.Popen(serve, cwd=ROOT, stderr=self.errors)
         try:
             self.wait_ready(ready_s)
         except BaseException:

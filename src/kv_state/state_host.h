@@ -1,0 +1,45 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "ipc/channel.h"
+#include "kv/snapshot_name.h"
+
+namespace trimtab::kv_state {
+
+struct StateHostOptions {
+  std::uint32_t machine = 0;
+  base::Bytes memory_bytes{256LL << 20};
+  std::string epoch_path;      // a counter on disk: one more for each life, since a clock may jump
+  std::string keep_socket;     // where this machine's engines put snapshots
+  std::string control_socket;  // of the entrypoint, which is told where to ask
+  std::string host = "127.0.0.1";
+};
+
+/// What the rows of the reference engine's snapshots are: part of every name (kv::layout_key).
+inline constexpr const char* kReferenceElement = "f16 key 64, value 64";
+
+/// Where the engines of machine `number` put snapshots.
+std::string keep_socket_path(const std::string& runtime_dir, std::uint32_t machine);
+
+/// Keeps one machine's snapshots until `stop` becomes true: takes them from its engines over a Unix socket,
+/// answers fetches and the directory's questions over TCP, and holds a connection to the entrypoint, whose
+/// end is the machine's death. An entrypoint that is away is dialled again; engines come and go. kIo when the
+/// epoch cannot be written or a socket not be bound.
+base::Status run_state_host(const StateHostOptions& options, const std::atomic<bool>& stop);
+
+/// An engine's side: hands one snapshot to its machine's store. There is no answer: one that is not kept is a
+/// miss. An error says that the store is gone.
+base::Status keep_snapshot(ipc::Channel& store, const kv::SnapshotName& name,
+                           std::span<const std::byte> content);
+
+/// The next epoch: the number in the file, and one more; written before it is used.
+base::Result<std::uint64_t> next_epoch(const std::string& path);
+
+}  // namespace trimtab::kv_state

@@ -1,0 +1,136 @@
+"""A model with sliding-window layers, served: hits begin from snapshots of window state, wherever those lie, and what is lost costs
+what the mode says."""
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from served import MODEL, NAME, ROOT, Served
+
+pytestmark = pytest.mark.skipif(not MODEL, reason='needs the SmolLM2 GGUF: ./test sets TRIMTAB_MODEL')
+
+STORY = ' '.join(f'Item {i}: the {color} box holds {i * 7} {thing}.' for i, (color, thing) in enumerate(
+    [('red', 'nails'), ('blue', 'screws'), ('green', 'bolts'), ('white', 'washers'), ('black', 'hinges')] * 6))
+QUESTIONS = [STORY + ' Which boxes hold nails?', 'And which of them is the last in the list?', 'How many boxes are there in all?']
+
+
+@pytest.fixture(scope='module')
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp('model') / 'window.gguf'
+    subprocess.run([sys.executable, ROOT / 'tools/window-model', MODEL, path], check=True)
+    yield path
+    path.unlink()
+
+
+def serve(directory, model, mode, machines=2):
+    return Served(directory, pathlib.Path(directory) / 'state', model=model, overrides={
+        'model': {'profile': 'smollm2-135m-window'}, 'prefill': {'engines': machines, 'ranks': 1}, 'decode': {'ranks': 1},
+        'window_state': {'mode': mode, 'machines': machines}})
+
+
+def ask(system, messages):
+    """One turn; returns (text, its tokens with the checksums of their logits, summary)."""
+    answer = system.openai().chat.completions.create(model=NAME, messages=messages, max_tokens=40, temperature=0)
+    record = system.record(answer.id)
+    return answer.choices[0].message.content, record['tokens'], record['summary']
+
+
+def snapshots(system):
+    return {one['machine']: one['snapshots'] for one in system.status()['window_state']['machines']}
+
+
+def settle(system, enough):
+    """Until the directory shows what the engines gave away; returns snapshots by machine."""
+    end = time.monotonic() + 20
+    while not enough(snapshots(system)):
+        assert time.monotonic() < end, system.status()['window_state']
+        time.sleep(0.05)
+    time.sleep(0.5)  # those that are on their way
+    return snapshots(system)
+
+
+def converse(system):
+    """All turns; returns [(messages, tokens, summary)]."""
+    turns, messages = [], []
+    for question in QUESTIONS:
+        messages = [*messages, {'role': 'user', 'content': question}]
+        before = sum(snapshots(system).values())
+        text, tokens, summary = ask(system, messages)
+        turns.append((messages, tokens, summary))
+        messages = [*messages, {'role': 'assistant', 'content': text}]
+        if len(turns) < len(QUESTIONS):
+            settle(system, lambda now: sum(now.values()) > before or len(turns) > 1)
+    return turns
+
+
+@pytest.fixture(scope='module')
+def plain(tmp_path_factory, model):
+    """What the last turn is without any hit: `ask` it of a fresh system."""
+    def ask_fresh(messages):
+        directory = tmp_path_factory.mktemp('plain')
+        with serve(directory, model, 'exact', machines=1) as system:
+            _, tokens, summary = ask(system, messages)
+        assert summary['hit_tokens'] == 0
+        return tokens
+    return ask_fresh
+
+
+def kill_state_hosts(system):
+    """SIGKILL to every kv-state process of this system, as a machine that loses its memory; returns how many."""
+    found = subprocess.run(['ps', '-eo', 'pid=,args='], capture_output=True, text=True, check=True).stdout
+    pids = [int(line.split()[0]) for line in found.splitlines() if ' kv-state ' in line and f'--port {system.port} ' in line]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    return len(pids)
+
+
+def test_turns_begin_from_snapshots_and_change_no_bit(tmp_path, model, plain):
+    with serve(tmp_path, model, 'approximate') as system:
+        turns = converse(system)
+        hits = system.status()['hits']
+        system.wait_idle()
+    for _, _, summary in turns[1:]:
+        assert summary['hit_tokens'] >= 512
+    assert hits['hits'] == 2 and hits['snapshots_used'] == 2 and hits['approximate'] == 0, hits
+    messages, tokens, _ = turns[-1]
+    assert tokens == plain(messages)
+
+
+def test_lost_snapshots_in_exact_change_no_bit(tmp_path, model):
+    with serve(tmp_path, model, 'exact') as system:
+        messages, tokens, summary = converse(system)[-1]
+        assert kill_state_hosts(system) == 2
+        end = time.monotonic() + 5
+        while any(snapshots(system).values()):  # a dead machine is not promised, whenever its successor comes
+            assert time.monotonic() < end
+        _, again, summary = ask(system, messages)
+        hits = system.status()['hits']
+        system.wait_idle()
+    assert again == tokens
+    # 2,560 tokens are more than the prompt has: all of it is computed again, for its window.
+    assert summary['hit_tokens'] == 0 and hits['window_tokens_recomputed'] >= 512, (summary, hits)
+    assert hits['approximate'] == 0
+
+
+def test_lost_snapshots_in_approximate_are_counted(tmp_path, model):
+    with serve(tmp_path, model, 'approximate') as system:
+        messages, _, before = converse(system)[-1]
+        assert kill_state_hosts(system) == 2
+        end = time.monotonic() + 5
+        while any(snapshots(system).values()):
+            assert time.monotonic() < end
+        _, _, summary = ask(system, messages)
+        hits = system.status()['hits']
+        # The turn made the state anew: the next one begins from it.
+        settle(system, lambda now: sum(now.values()) > 0)
+        _, _, third = ask(system, messages)
+        after = system.status()['hits']
+        system.wait_idle()
+    whole = (summary['prompt_tokens'] - 1) // 128 * 128
+    assert summary['hit_tokens'] == whole - 128
+    assert hits['approximate'] == 1 and hits['window_tokens_recomputed'] == 128, hits
+    assert third['hit_tokens'] == whole and after['snapshots_used'] == hits['snapshots_used'] + 1
