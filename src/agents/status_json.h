@@ -31,11 +31,11 @@ struct StatusParts {
   const std::map<model::EngineId, ServingMetrics::Drift>& drift;
   std::optional<kv_pool::PoolStats> pool;
   kv::HitTotals hits;
-  const WindowStates* states = nullptr;  // of models with a window
   std::size_t requests = 0, encodings = 0;
   std::uint64_t log_bytes_dropped = 0;
   std::vector<RequestLine> oldest;  // at most kStatusRequestsMax
   const ShadowDecode* shadow = nullptr;
+  const WindowStates* states = nullptr;  // of models with a window
 };
 
 /// `GET /debug/status`:
