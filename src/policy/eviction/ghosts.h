@@ -17,6 +17,7 @@ class Ghosts {
   struct Ghost {
     base::Nanos last;
     std::uint8_t uses = 0;
+    std::uint8_t pace = 0, answer = 0;
   };
   explicit Ghosts(std::size_t most) : most_(most) {}
 

@@ -2,38 +2,65 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
-#include "policy/eviction/kinds.h"
+#include "base/hash.h"
 
 namespace trimtab::eviction {
 namespace {
 
 constexpr std::int64_t kGhostsPerBlock = 8;
-constexpr Nanos kAgeEvery{4'000'000'000};
+/// From this many different continuations on a block belongs to a prefix that strangers share.
+constexpr std::uint32_t kSharedFrom = 8;
+/// A shadow is told every fourth conversation, or more of them where that were too few blocks.
+constexpr std::uint64_t kSampleMaskMost = 3;
+constexpr std::int64_t kShadowBlocksLeast = 1'024;
+/// What a request that is told leaves of a shadow's older hits.
+constexpr double kFade = 0.999;
+/// The lead over LRU with which the own order takes over, and with which it stays.
+constexpr double kLead = 1.02, kLeadToStay = 1.005;
 
-/// The counts must outlast a few generations of the store's content, however large its blocks' prompts are.
-Hazards::Settings hazard_settings(const Settings& settings) {
-  Hazards::Settings hazards;
-  hazards.coarse_of = coarse_of_kinds();
-  hazards.coarse_kinds = kCoarseKinds;
-  hazards.every =
-      static_cast<std::uint32_t>(std::clamp<std::int64_t>(settings.capacity_blocks / 2, 2'048, 1'000'000));
-  return hazards;
+Odds::Settings odds_settings() {
+  Odds::Settings odds;
+  odds.rows = feature_rows();
+  return odds;
 }
+
+std::uint8_t one_more(std::uint8_t count) { return static_cast<std::uint8_t>(std::min(count + 1, 255)); }
 
 }  // namespace
 
-HitDensity::HitDensity(const Settings& settings)
+HitDensity::HitDensity(const Settings& settings, std::unique_ptr<Odds> learned, Odds* teacher)
     : cost_(settings.cost),
       block_tokens_(settings.block_tokens),
-      hazards_(hazard_settings(settings)),
-      cells_(kFineKinds * kWorths * kAges),
+      learned_(std::move(learned)),
+      odds_(learned_ ? *learned_ : *teacher),
       ghosts_(static_cast<std::size_t>(settings.capacity_blocks * kGhostsPerBlock)) {
   double factor = 0.25;  // half octaves from a quarter of the first block's worth to 45 times it
   for (double& each : factors_) {
     each = factor;
     factor *= 1.4142135623730951;
   }
+  newest_.fill(kNoRun);
+  oldest_.fill(kNoRun);
+}
+
+HitDensity::HitDensity(const Settings& settings)
+    : HitDensity(settings, std::make_unique<Odds>(odds_settings()), nullptr) {
+  Settings part = settings;
+  while (sample_mask_ < kSampleMaskMost && part.capacity_blocks >= 2 * kShadowBlocksLeast) {
+    sample_mask_ = sample_mask_ * 2 + 1;
+    part.capacity_blocks /= 2;
+  }
+  const auto room = static_cast<std::uint64_t>(part.capacity_blocks);
+  by_recency_ = std::make_unique<Shadow>(make_lru(part), room);
+  by_density_ = std::make_unique<Shadow>(std::make_unique<HitDensity>(part, odds_), room);
+  // Where blocks differ in cost, their order matters before anything is known of their use.
+  prefer_density_ = cost_ != nullptr;
+}
+
+HitDensity::HitDensity(const Settings& settings, Odds& teacher) : HitDensity(settings, nullptr, &teacher) {
+  prefer_density_ = true;
 }
 
 std::uint8_t HitDensity::worth_of(const Block& block) {
@@ -51,123 +78,271 @@ std::uint8_t HitDensity::worth_of(const Block& block) {
   return static_cast<std::uint8_t>(std::max<std::ptrdiff_t>(above - factors_.begin() - 1, 0));
 }
 
-Cells::Cell HitDensity::cell_of(const State& state) const {
-  return (state.kind.fine * kWorths + state.worth) * kAges + age_bucket(now_ - state.last);
-}
-
-double HitDensity::worth_of(Cells::Cell cell) const {
-  const std::uint32_t age = cell % kAges, worth = cell / kAges % kWorths, fine = cell / kAges / kWorths;
-  return hazards_.index(static_cast<std::uint16_t>(fine), age) * factors_[worth];
-}
-
-void HitDensity::place(Slot slot, bool at_end) {
-  const Cells::Cell cell = cell_of(states_[slot]);
-  cells_.push(slot, cell, worth_of(cell), at_end);
-}
-
-void HitDensity::touch(Slot slot, Nanos gap, const Access& access) {
+void HitDensity::arrive(const Access& access) {
   now_ = std::max(now_, access.now);
+  if (telling_ && asked_ != now_) end_request();
+}
+
+void HitDensity::begin_request(const Access& access) {
+  end_request();
+  telling_ = true;
+  ++request_;
+  asked_ = now_;
+  last_ = kNoSlot;
+  const std::int64_t blocks = access.prompt_blocks, known = access.known_blocks;
+  traits_ = Traits{};
+  traits_.added = added_bucket(std::max<std::int64_t>(blocks - known, 0));
+  traits_.prompt = prompt_bucket(blocks);
+}
+
+void HitDensity::end_request() {
+  if (!telling_) return;
+  telling_ = false;
+  for (const RunId id : opened_) {
+    Run& run = runs_[id];
+    const Traits own = run.traits;
+    run.traits = traits_;
+    run.traits.uses = own.uses;
+    run.traits.gap = own.gap;
+    run.traits.end = own.end;
+    run.traits.children = children_bucket(states_[run.end].children);
+    judge(id, run.asked);
+  }
+  opened_.clear();
+  compare_shadows();
+}
+
+void HitDensity::tell_shadows(Slot slot, const Access& access) {
+  const State& state = states_[slot];
+  if (!by_density_ || (base::mix(0x5ad0, state.line) & sample_mask_) != 0) return;
+  const Slot before = entry(slot).parent;
+  Block block;
+  block.position = state.position;
+  const double worth = factors_[state.worth];
+  const std::uint64_t parent = before == kNoSlot ? 0 : states_[before].key;
+  by_recency_->told(state.key, before == kNoSlot ? nullptr : &parent, block, access, worth);
+  by_density_->told(state.key, before == kNoSlot ? nullptr : &parent, block, access, worth);
+  shadowed_ = true;
+}
+
+/// The order that has hit more of late leads; in doubt LRU.
+void HitDensity::compare_shadows() {
+  if (!shadowed_) return;
+  shadowed_ = false;
+  by_recency_->end_request(now_, kFade);
+  by_density_->end_request(now_, kFade);
+  const double ours = by_density_->hits(), others = by_recency_->hits();
+  prefer_density_ = prefer_density_ ? ours >= others * kLeadToStay : ours > others * kLead;
+}
+
+/// As LRU does: a request's end is older than its begin.
+void HitDensity::place_recent(Slot slot) {
+  const Slot parent = entry(slot).parent;
+  if (parent != kNoSlot && states_[parent].last == now_) {
+    recency_.push_behind(parent, slot);
+  } else {
+    recency_.push(slot);
+  }
+}
+
+/// A store that saves block by block tells no prompt: what it saves behind a run that is new belongs to it.
+bool HitDensity::joins_saved(Slot slot, const Access& access) {
+  const Slot parent = entry(slot).parent;
   State& state = states_[slot];
-  state.kind = kind_of({state.position, state.uses, gap, state.turn}, access);
+  if (access.prompt_blocks != 0 || parent == kNoSlot || state.uses != 0) return false;
+  end_request();
+  const RunId id = states_[parent].run;
+  const Run& run = runs_[id];
+  if (run.end != parent || run.traits.uses != 0 || run.traits.branch || run.worth != state.worth)
+    return false;
   state.last = now_;
-  state.branch = false;
-  if (hazards_.use(state.key, state.kind, now_))
-    cells_.reorder([this](Cells::Cell cell) { return worth_of(cell); });
-  if (cells_.holds(slot)) cells_.remove(slot);
-  if (droppable(slot)) place(slot, false);
+  append(slot, id);
+  rank(id);
+  return true;
+}
+
+HitDensity::RunId HitDensity::run_for(Slot slot, std::uint8_t gap) {
+  State& state = states_[slot];
+  const std::uint8_t uses = uses_bucket(state.uses);
+  if (!opened_.empty()) {
+    const Run& run = runs_[opened_.back()];
+    if (last_ != kNoSlot && run.end == last_ && run.traits.uses == uses && run.traits.gap == gap &&
+        run.traits.end == state.end && run.worth == state.worth)
+      return opened_.back();
+  }
+  const RunId id = new_run();
+  Run& run = runs_[id];
+  run.traits.uses = uses;
+  run.traits.gap = gap;
+  run.traits.end = state.end;
+  run.asked = asked_;
+  run.request = request_;
+  run.worth = state.worth;
+  run.key = state.key;
+  run.run_before = opened_.empty() ? kNoRun : opened_.back();
+  opened_.push_back(id);
+  state.leads = true;
+  return id;
+}
+
+/// `gap` below 0: it was not used before.
+void HitDensity::touch(Slot slot, Nanos gap, const Access& access) {
+  State& state = states_[slot];
+  const Slot parent = entry(slot).parent;
+  if (state.leads && learned_) {
+    odds_.used(state.key, now_);
+    odds_.used(later_key(state.key), now_);
+    state.leads = false;
+  }
+  if (!telling_ || parent == kNoSlot || parent != last_) {
+    if (gap.value < 0 && joins_saved(slot, access)) return;
+    begin_request(access);
+  }
+  const std::uint8_t gap_now = gap_bucket(gap);
+  if (gap.value >= 0) {
+    const std::uint32_t pace = age_bucket(gap) * 8 + 1;
+    state.pace = static_cast<std::uint8_t>(state.pace == 0 ? pace : (state.pace * 3U + pace) / 4);
+    // The last known block speaks for the request.
+    traits_.turn = uses_bucket(state.children > kSharedFrom ? 0 : state.uses);
+    traits_.since = gap_now;
+    traits_.pace = static_cast<std::uint8_t>(std::min<std::uint32_t>(state.pace / 12U, kPaces - 1));
+    traits_.answer_before = state.answer;
+  } else if (last_ != kNoSlot) {
+    state.pace = states_[last_].pace;
+  }
+  state.answer = 0;
+  state.last = now_;
+  if (state.run != kNoRun) take_out(slot);
+  append(slot, run_for(slot, gap_now));
+  last_ = slot;
 }
 
 void HitDensity::on_stored(Slot slot, const Block& block, const Access& access) {
+  arrive(access);
   if (slot >= states_.size()) states_.resize(std::size_t{slot} + 1);
   State& state = states_[slot];
   state = State{};
   state.key = block.key;
+  state.line = block.key;
   state.position = block.position;
   state.worth = worth_of(block);
+  state.end = access.prompt_blocks > 0 && block.position + 1 == access.prompt_blocks;
+  state.leads = true;  // perhaps, when it was here before
   Nanos gap{-1};
   if (const auto ghost = ghosts_.take(block.key)) {
-    state.uses = static_cast<std::uint8_t>(std::min(ghost->uses + 1, 255));
-    gap = access.now - ghost->last;
+    state.uses = one_more(ghost->uses);
+    state.pace = ghost->pace;
+    state.answer = ghost->answer;
+    gap = now_ - ghost->last;
   }
   if (block.parent != kNoSlot) {
-    State& parent = states_[block.parent];
-    parent.children = static_cast<std::uint8_t>(std::min(parent.children + 1, 255));
-    state.turn = parent.uses == 0                ? parent.turn
-                 : parent.children > kSharedFrom ? std::uint8_t{0}
-                                                 : parent.uses;
-    now_ = std::max(now_, access.now);
+    states_[block.parent].children = one_more(states_[block.parent].children);
+    if (states_[block.parent].children <= kSharedFrom) state.line = states_[block.parent].line;
     leave_behind(block.parent, slot);
   }
   touch(slot, gap, access);
+  place_recent(slot);
+  tell_shadows(slot, access);
 }
 
 void HitDensity::on_used(Slot slot, const Access& access) {
-  State& state = states_[slot];
-  state.uses = static_cast<std::uint8_t>(std::min(state.uses + 1, 255));
-  touch(slot, access.now - state.last, access);
+  arrive(access);
+  states_[slot].uses = one_more(states_[slot].uses);
+  touch(slot, now_ - states_[slot].last, access);
+  recency_.remove(slot);
+  place_recent(slot);
+  tell_shadows(slot, access);
 }
 
-/// The parent got a new block behind it: what hung there before is not what followed. Each block is marked
-/// once a use, so marking costs no more than using. A prefix that strangers share leaves nobody behind.
+/// The parent got a new block behind it: what hung there before is not what followed. A run is marked once a
+/// use, so marking costs no more than using. A prefix that strangers share leaves nobody behind.
 void HitDensity::leave_behind(Slot parent, Slot taken) {
   if (states_[parent].children > kSharedFrom) return;
-  const auto open_children = [this](Slot of) {
+  left_.clear();
+  const auto look_behind = [&](Slot of) {
     for (Slot child = entry(of).child; child != kNoSlot; child = entry(child).sibling_older)
-      if (!states_[child].branch && states_[child].last < now_) open_.push_back(child);
+      if (child != taken && states_[child].last < now_) left_.push_back(child);
   };
-  open_.clear();
-  open_children(parent);
-  while (!open_.empty()) {
-    const Slot slot = open_.back();
-    open_.pop_back();
-    if (slot == taken) continue;
-    open_children(slot);
-    State& state = states_[slot];
-    state.branch = true;
-    state.kind = kind_of_branch(state.uses);
-    state.last = now_;
-    hazards_.branch(state.key, state.kind, now_);
-    if (!cells_.holds(slot)) continue;
-    cells_.remove(slot);
-    place(slot, false);
+  look_behind(parent);
+  while (!left_.empty()) {
+    const RunId id = states_[left_.back()].run;
+    left_.pop_back();
+    if (!runs_[id].judged || runs_[id].traits.branch) continue;
+    runs_[id].traits.branch = true;
+    judge(id, now_);
+    look_behind(runs_[id].end);
+  }
+}
+
+void HitDensity::on_answered(Slot slot, Nanos asked, std::uint32_t tokens, Nanos now) {
+  if (states_[slot].last != asked) return;
+  end_request();
+  if (by_density_) {
+    // The shadow may hold less of it.
+    for (Slot of = slot; of != kNoSlot; of = entry(of).parent)
+      if (by_density_->answered(states_[of].key, asked, tokens, now)) break;
+  }
+  now_ = std::max(now_, now);
+  const std::uint8_t answer = answer_bucket(tokens);
+  RunId id = states_[slot].run;
+  const std::uint64_t request = runs_[id].request;
+  // A run that has its answer ends the walk, also when a number was given again meanwhile.
+  while (request != 0 && id != kNoRun && runs_[id].request == request && runs_[id].traits.answer == 0) {
+    Run& run = runs_[id];
+    run.traits.answer = answer;
+    states_[run.end].answer = answer;
+    if (!run.traits.branch) judge(id, now_);
+    id = run.run_before;
   }
 }
 
 void HitDensity::on_gone(Slot slot, bool evicted) {
-  if (cells_.holds(slot)) cells_.remove(slot);
-  if (evicted) ghosts_.remember(states_[slot].key, {states_[slot].last, states_[slot].uses});
+  const State& state = states_[slot];
+  if (evicted) ghosts_.remember(state.key, {state.last, state.uses, state.pace, state.answer});
+  if (last_ == slot) end_request();
+  take_out(slot);
+  recency_.remove(slot);
 }
 
 void HitDensity::on_changed(Slot slot) {
-  const bool there = cells_.holds(slot), should = droppable(slot);
-  if (there && !should) cells_.remove(slot);
-  if (!there && should) place(slot, true);
-}
-
-/// Blocks move on to other cells as they age. A block may be late by the time between two looks.
-void HitDensity::age() {
-  if (aged_.value >= 0 && now_ - aged_ < kAgeEvery) return;
-  aged_ = now_;
-  cells_.filled(filled_);
-  for (const Cells::Cell cell : filled_) {
-    for (Slot slot = cells_.oldest(cell); slot != kNoSlot; slot = cells_.oldest(cell)) {
-      const Cells::Cell there = cell_of(states_[slot]);
-      if (there == cell) break;
-      cells_.remove(slot);
-      cells_.push(slot, there, worth_of(there), false);
-    }
+  const RunId id = states_[slot].run;
+  if (id == kNoRun) return;
+  const bool can_go = droppable(slot);
+  if (runs_[id].end == slot) {
+    if (can_go) rank(id);
+    if (!can_go) unrank(id);
+    return;
   }
+  if (!can_go) return;
+  // The block behind it was withdrawn: it is the end of a run of its own.
+  end_request();
+  Run alone = runs_[id];
+  take_out(slot);
+  alone.key = states_[slot].key;
+  alone.request = 0;
+  alone.end = alone.newer = alone.older = alone.run_before = kNoRun;
+  alone.blocks = 0;
+  alone.judged = alone.ranked = false;
+  const RunId own = new_run();
+  runs_[own] = alone;
+  append(slot, own);
+  states_[slot].leads = true;
+  judge(own, now_);
 }
 
 Slot HitDensity::candidate(Nanos now) {
   now_ = std::max(now_, now);
+  end_request();
   age();
-  return cells_.least();
+  if (!prefer_density_) return recency_.oldest();
+  return by_rank_.empty() ? kNoSlot : runs_[by_rank_.begin()->second].end;
 }
 
 std::size_t HitDensity::order_bytes() const {
-  return hazards_.memory_bytes() + cells_.memory_bytes() + ghosts_.memory_bytes() +
-         states_.capacity() * sizeof(State);
+  const std::size_t shadows = by_density_ ? by_density_->memory_bytes() + by_recency_->memory_bytes() : 0;
+  return shadows + (learned_ ? odds_.memory_bytes() : 0) + recency_.memory_bytes() + ghosts_.memory_bytes() +
+         states_.capacity() * sizeof(State) + runs_.capacity() * sizeof(Run) +
+         free_.capacity() * sizeof(RunId) + by_rank_.size() * 48;
 }
 
 std::unique_ptr<Policy> make_hit_density(const Settings& settings) {

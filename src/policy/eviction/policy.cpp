@@ -41,6 +41,11 @@ void Policy::used(Slot slot, const Access& access) {
   on_used(slot, access);
 }
 
+void Policy::answered(Slot slot, Nanos asked, std::uint32_t tokens, Nanos now) {
+  TRIMTAB_CHECK(slot < entries_.size() && entries_[slot].here, "answered: slot " + std::to_string(slot));
+  on_answered(slot, asked, tokens, now);
+}
+
 void Policy::pin(Slot slot) {
   TRIMTAB_CHECK(slot < entries_.size() && entries_[slot].here, "pin: slot " + std::to_string(slot));
   if (entries_[slot].pins++ > 0) return;

@@ -49,6 +49,10 @@ class Policy {
   void stored(Slot slot, const Block& block, const Access& access);
   /// The block was hit. Blocks of one request are told in order, from the prompt's begin.
   void used(Slot slot, const Access& access);
+  /// The answer to the request that came at `asked` is whole; `slot`: the last of its blocks that is stored.
+  /// How long an answer was tells much of when the conversation goes on. Without effect when the block was
+  /// used since `asked`.
+  void answered(Slot slot, Nanos asked, std::uint32_t tokens, Nanos now);
   void pin(Slot slot);
   void unpin(Slot slot);
   /// The store dropped it for its own reasons (it was corrupt, its owner withdrew it). It must not be pinned.
@@ -83,6 +87,7 @@ class Policy {
  private:
   virtual void on_stored(Slot slot, const Block& block, const Access& access) = 0;
   virtual void on_used(Slot slot, const Access& access) = 0;
+  virtual void on_answered(Slot /*slot*/, Nanos /*asked*/, std::uint32_t /*tokens*/, Nanos /*now*/) {}
   /// It leaves; `evicted`: as a victim.
   virtual void on_gone(Slot slot, bool evicted) = 0;
   /// It may have become droppable, or ceased to be.

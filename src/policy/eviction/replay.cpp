@@ -15,17 +15,27 @@ Prompts::Prompts(const model::Trace& trace, base::Nanos starts_over) {
     base::Nanos at;
     std::size_t request;
   };
+  // The upper half of a block's id tells whose it is: the loops of one conversation share it.
+  std::unordered_map<std::uint64_t, std::uint32_t> spaces;  // looked up, never iterated
+  std::vector<std::uint32_t> conversation_of(trace.requests.size());
+  for (std::size_t i = 0; trace.closed_loop && i < trace.requests.size(); ++i) {
+    const auto runs = trace.runs_of(trace.requests[i]);
+    const std::uint64_t space = runs.empty() ? 0 : runs.front().first >> 32U;
+    conversation_of[i] = spaces.emplace(space, static_cast<std::uint32_t>(spaces.size())).first->second;
+  }
   std::vector<Arrival> order;
   for (std::size_t i = 0; i < trace.requests.size(); ++i) {
     base::Nanos at = trace.requests[i].arrival;
-    if (trace.closed_loop && trace.conversations > 0)
-      at += starts_over / trace.conversations * trace.requests[i].conversation;
+    if (trace.closed_loop) at += starts_over / static_cast<std::int64_t>(spaces.size()) * conversation_of[i];
     order.push_back({at, i});
   }
   std::ranges::stable_sort(order, {}, &Arrival::at);
   std::unordered_map<std::uint64_t, std::uint32_t> numbers;  // looked up, never iterated
   for (const Arrival& arrival : order) {
-    Prompt prompt{arrival.at, blocks_.size(), 0};
+    const auto tokens =
+        std::clamp<std::int64_t>(trace.requests[arrival.request].output_tokens, 0, 10'000'000);
+    Prompt prompt{arrival.at, blocks_.size(), 0, arrival.at + kAnswerBegins + kAnswerPerToken * tokens,
+                  static_cast<std::uint32_t>(tokens)};
     for (const model::BlockRun& run : trace.runs_of(trace.requests[arrival.request])) {
       for (std::uint32_t i = 0; i < run.count; ++i)
         blocks_.push_back(
@@ -41,7 +51,21 @@ Replayed replay(const Prompts& prompts, Policy& policy, std::uint64_t capacity_b
   Replayed out;
   std::vector<Slot> slots(prompts.unique(), kNoSlot), free;
   std::vector<std::uint32_t> number_of;
-  for (const Prompts::Prompt& prompt : prompts.prompts()) {
+  std::set<std::pair<std::int64_t, std::size_t>> answers;  // that are being generated
+  const auto tell_answers = [&](Nanos now) {
+    while (!answers.empty() && answers.begin()->first <= now.value) {
+      const Prompts::Prompt& asked = prompts.prompts()[answers.begin()->second];
+      answers.erase(answers.begin());
+      std::uint64_t last = asked.end;
+      while (last > asked.begin && slots[prompts.blocks()[last - 1]] == kNoSlot) --last;
+      if (last > asked.begin)
+        policy.answered(slots[prompts.blocks()[last - 1]], asked.at, asked.answer_tokens, asked.answered);
+    }
+  };
+  for (std::size_t number = 0; number < prompts.prompts().size(); ++number) {
+    const Prompts::Prompt& prompt = prompts.prompts()[number];
+    tell_answers(prompt.at);
+    answers.emplace(prompt.answered.value, number);
     const auto blocks = std::span(prompts.blocks()).subspan(prompt.begin, prompt.end - prompt.begin);
     std::size_t hit = 0;
     while (hit < blocks.size() && slots[blocks[hit]] != kNoSlot) ++hit;
@@ -53,20 +77,20 @@ Replayed replay(const Prompts& prompts, Policy& policy, std::uint64_t capacity_b
     const Access access{prompt.at, static_cast<std::uint32_t>(blocks.size()),
                         static_cast<std::uint32_t>(known)};
     Block block;
-    for (const std::uint32_t number : blocks) {
-      Slot& slot = slots[number];
+    for (const std::uint32_t id : blocks) {
+      Slot& slot = slots[id];
       if (slot != kNoSlot) {
         policy.used(slot, access);
       } else {
         slot = static_cast<Slot>(number_of.size());
         if (free.empty()) {
-          number_of.push_back(number);
+          number_of.push_back(id);
         } else {
           slot = free.back();
           free.pop_back();
-          number_of[slot] = number;
+          number_of[slot] = id;
         }
-        block.key = number;
+        block.key = id;
         policy.stored(slot, block, access);
         ++out.written;
       }

@@ -10,7 +10,8 @@
 namespace trimtab::eviction {
 
 /// A trace as prompts in the order in which they arrive, their blocks numbered densely. The conversations of
-/// a closed loop start evenly over `starts_over`, in the order of the trace, and keep their recorded times.
+/// a closed loop start evenly over `starts_over`, in the order of the trace, and keep their recorded times;
+/// loops beside one another over the same blocks (agents) are one conversation.
 class Prompts {
  public:
   Prompts(const model::Trace& trace, base::Nanos starts_over);
@@ -18,6 +19,8 @@ class Prompts {
   struct Prompt {
     base::Nanos at;
     std::uint64_t begin = 0, end = 0;  // of `blocks`
+    base::Nanos answered;              // when its answer is whole
+    std::uint32_t answer_tokens = 0;
   };
   const std::vector<Prompt>& prompts() const { return prompts_; }
   const std::vector<std::uint32_t>& blocks() const { return blocks_; }
@@ -37,7 +40,11 @@ struct Replayed {
   double ratio() const { return asked == 0 ? 0 : static_cast<double>(hit) / static_cast<double>(asked); }
 };
 
-/// Every prompt hits its leading stored blocks, is stored whole, and then the policy chooses who leaves.
+/// What the replay takes for the time of an answer: traces record its length, and not all its end.
+constexpr base::Nanos kAnswerBegins{3'000'000'000}, kAnswerPerToken{15'000'000};
+
+/// Every prompt hits its leading stored blocks, is stored whole, and then the policy chooses who leaves. The
+/// length of an answer is told when it is whole, never before.
 Replayed replay(const Prompts& prompts, Policy& policy, std::uint64_t capacity_blocks);
 /// What who knows the future hits: the block that is asked for last leaves, and what is never asked for again
 /// is not stored (Belady). O(log blocks) a block.
