@@ -65,6 +65,20 @@ TEST(PoolStore, WhatIsReadIsNotEvicted) {
   EXPECT_TRUE(std::ranges::equal(pool.slot(first.slot), block_of(key(1), kBytes)));
 }
 
+// LMCache PR#3884 and others: what is looked up and never fetched is not held by anybody.
+TEST(PoolStore, LookingUpHoldsNothing) {
+  Pool pool(3, 0);
+  for (std::uint64_t round = 0; round < 50; ++round) {
+    const std::uint64_t first = 10 * round;
+    for (std::uint64_t n = 0; n < 3; ++n) {
+      ASSERT_EQ(pool.put(1, first + n), PutOutcome::kGranted) << "round " << round;
+    }
+    for (int times = 0; times < 4; ++times) EXPECT_EQ(pool.match({first, first + 1, first + 2}), 3U);
+    EXPECT_EQ(pool.store->stats().pins, 0U);
+  }
+  EXPECT_EQ(pool.store->stats().puts_refused, 0U);
+}
+
 // LMCache#1034 and others: what a dead client held is free again.
 TEST(PoolStore, AClientThatVanishesLeavesNothingBehind) {
   Pool pool(2, 0);
