@@ -128,12 +128,27 @@ TEST(MapArrangementTest, NewPlacesJoinAndMissingOnesAreRefusedWithTheCure) {
   const auto wider = arrange_places(places, found);
   ASSERT_TRUE(wider);
   EXPECT_EQ(wider->newcomers, std::vector<std::size_t>{13});
+  auto replaced_places = places_of(13);
+  auto replaced = all_keep(record);
+  for (const std::size_t i : {6U, 9U}) {
+    replaced_places[i] = "tcp://fresh:" + std::to_string(i);
+    replaced[i] = blank();
+  }
+  const auto in_place = arrange_places(replaced_places, replaced);
+  ASSERT_TRUE(in_place) << in_place.error().message;
+  EXPECT_TRUE(in_place->newcomers.empty());
+  EXPECT_EQ(in_place->record.version, 2U);
+  EXPECT_EQ(in_place->record.members[9].place, "tcp://fresh:9");
+  EXPECT_EQ(in_place->record.members[9].life, 1U);
+  replaced_places[2] = "tcp://fresh:2";
+  replaced[2] = blank();
+  EXPECT_NE(refusal(replaced_places, replaced).find("3 targets are replaced"), std::string::npos)
+      << "three shards of a block at once";
   places.erase(places.begin() + 6);
   found.erase(found.begin() + 6);
   const std::string said = refusal(places, found);
   EXPECT_NE(said.find("tcp://10.0.0.7:7701 (target 6) keeps shards"), std::string::npos) << said;
-  EXPECT_NE(said.find("trimtab pool drain tcp://10.0.0.7:7701"), std::string::npos) << said;
-  EXPECT_NE(said.find("give-up"), std::string::npos) << said;
+  EXPECT_NE(said.find("put it back"), std::string::npos) << said;
 }
 
 TEST(MapArrangementTest, ADrainedTargetMayGoOnceItHasLeft) {

@@ -61,6 +61,15 @@ class Arranging {
   }
   const MapMember& member(TargetId id) const { return out_.record.members[id]; }
 
+  void replace(std::size_t i) {
+    const auto id = static_cast<TargetId>(i);
+    MapMember& it = out_.record.members[id];
+    ++it.life;
+    it.place = places_[i];
+    take(i, id);
+    ++replaced_;
+  }
+
   base::Status by_number() {
     for (std::size_t i = 0; i < places_.size(); ++i) {
       if (found_[i].kind != Kind::kRecord) continue;
@@ -97,13 +106,14 @@ class Arranging {
   base::Status the_others() {
     for (std::size_t i = 0; i < places_.size(); ++i) {
       if (taken_[i]) continue;
-      if (found_[i].kind != Kind::kUnreachable) {
-        out_.newcomers.push_back(i);
-        continue;
-      }
-      // One that is down under another name, in its old place of the list.
+      // In the place of the list that a known one had, and is not named any more: that one under another name
+      // if it is down, a new one for it if it is blank.
       const bool fits = i < out_.record.members.size() && !out_.place_of[i] &&
                         member(static_cast<TargetId>(i)).state != State::kGone;
+      if (found_[i].kind != Kind::kUnreachable) {
+        fits ? replace(i) : out_.newcomers.push_back(i);
+        continue;
+      }
       if (!fits)
         return refuse(
             fmt::format("{} cannot be reached and is not in the pool's map: start it, or take it out of "
@@ -121,20 +131,29 @@ class Arranging {
       if (member(id).state == State::kLeaving)
         return refuse(
             fmt::format("{} (target {}) is being emptied and still holds shards: keep it among the "
-                        "targets until `trimtab pool status` says that it has left",
+                        "targets until it has none",
                         place, id));
       return refuse(
           fmt::format("{} (target {}) keeps shards by the pool's map, version {}, and is not among the "
-                      "targets: put it back; then `trimtab pool drain {}` empties it, or, if it is lost, "
-                      "`trimtab pool give-up {}` or `trimtab pool replace {} NEW` do without it",
-                      place, id, out_.record.version, place, place, place));
+                      "targets: put it back, or put an empty target in its place of the list, on which "
+                      "its shards are then rebuilt",
+                      place, id, out_.record.version));
     }
+    if (replaced_ == 0) return std::move(out_);
+    const auto map = out_.record.map();
+    if (map && replaced_ > map->losses())
+      return refuse(
+          fmt::format("{} targets are replaced by blank ones at once, and {} may be lost: replace fewer, "
+                      "and the next when `trimtab pool status` says that every block is whole",
+                      replaced_, map->losses()));
+    ++out_.record.version;
     return std::move(out_);
   }
 
   std::span<const std::string> places_;
   std::span<const MapFound> found_;
   std::vector<bool> taken_;
+  std::uint32_t replaced_ = 0;
   MapArrangement out_;
 };
 

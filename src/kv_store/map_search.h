@@ -30,8 +30,9 @@ struct MapArrangement {
 };
 
 /// The newest record decides; it says its number to each target, so that places may be named in another order
-/// or by other names. A blank target under a known name stands in that one's place and is filled again; under
-/// a new name it joins. Where nobody keeps a record, the places make a new pool in their order. Pure.
+/// or by other names. A blank target under a known name, or in the place of the list that a
+/// target had which is named no more, stands in that one's place and is filled again; elsewhere it joins.
+/// Where nobody keeps a record, the places make a new pool in their order. Pure.
 ///
 /// Errors, each with the place and the cure: a target that the map counts on is not named; one of another
 /// pool is; one that is neither known nor reachable; a target that is named twice.
