@@ -99,6 +99,19 @@ TEST_F(FetchProcess, APlanMuchLargerThanArenaAndRingComesWhole) {
   EXPECT_EQ(stats.store_reads, 60U);
 }
 
+TEST_F(FetchProcess, ALoaderThatWasRestartedIsFoundByTheFirstFetch) {
+  serve(32);
+  fill(10);
+  auto pool = client();
+  ASSERT_TRUE(pool.stats());
+  loader_->end(SIGKILL);
+  loader_->start();
+  auto listens = client();  // waits until it does
+  auto ticket = pool.fetch(keys(10));
+  ASSERT_TRUE(ticket) << base::to_string(ticket.error());
+  EXPECT_EQ(copy_all(*ticket, 10), 10U);
+}
+
 TEST_F(FetchProcess, TwoEnginesShareAHit) {
   serve(128);
   fill(30);

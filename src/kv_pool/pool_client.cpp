@@ -67,11 +67,9 @@ base::Status PoolClient::Impl::dial(base::Nanos patience) {
 
 base::Status PoolClient::Impl::ensure_connected() {
   if (link != nullptr) {
-    // A ticket may have found out that the loader is gone.
-    auto alive = link->alive();
-    if (alive) return {};
-    hang_up(alive.error());
-    return alive;
+    if (link->alive() && !link->peer_gone()) return {};
+    // A loader that was restarted listens already: no call need fail for it. Tickets keep the old link.
+    link.reset();
   }
   if (clock.now() < closed_until) return unavailable("the pool is down: " + last_failure);
   if (auto dialled = dial(base::Nanos{0}); !dialled) {

@@ -39,6 +39,8 @@ class PoolLink {
   /// From now on everything fails with this.
   void fail(const base::Error& reason);
   base::Status alive() const;
+  /// The loader has hung up; what it said before may still be read.
+  bool peer_gone() const { return channel_.peer_gone(); }
 
   /// News of plan `id` go to `news`, under the link's lock; the number is new.
   using News = std::function<void(const ProgressEntry&)>;
