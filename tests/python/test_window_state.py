@@ -81,7 +81,7 @@ def plain(tmp_path_factory, model):
 
 def kill_state_hosts(system):
     """SIGKILL to every kv-state process of this system, as a machine that loses its memory; returns how many."""
-    found = subprocess.run(['ps', '-eo', 'pid=,args='], capture_output=True, text=True, check=True).stdout
+    found = subprocess.run(['ps', '-ewwo', 'pid=,args='], capture_output=True, text=True, check=True).stdout
     pids = [int(line.split()[0]) for line in found.splitlines() if ' kv-state ' in line and f'--port {system.port} ' in line]
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
