@@ -245,6 +245,7 @@ base::Result<OpenedPool> open_pool(std::vector<std::unique_ptr<kv_target::Target
                                    std::span<const std::string> places, StoreOptions options,
                                    const base::Clock& clock, base::Nanos patience) {
   Search found = search(targets, clock, patience);
+  auto owned = std::move(targets);  // ends before the memory that late answers land in
   auto arranged = arrange_places(places, found.found, options.racks);
   if (!arranged) return tl::unexpected<base::Error>(arranged.error());
   OpenedPool pool;
@@ -252,13 +253,13 @@ base::Result<OpenedPool> open_pool(std::vector<std::unique_ptr<kv_target::Target
   std::vector<std::unique_ptr<kv_target::Target>> in_order, more;
   for (const auto& place : arranged->place_of) {
     if (place)
-      in_order.push_back(std::move(targets[*place]));
+      in_order.push_back(std::move(owned[*place]));
     else
       in_order.push_back(std::make_unique<AbsentTarget>());
   }
   std::vector<std::string> names;
   for (const std::size_t i : arranged->newcomers) {
-    more.push_back(std::move(targets[i]));
+    more.push_back(std::move(owned[i]));
     names.push_back(places[i]);
   }
   options.record = std::move(arranged->record);
