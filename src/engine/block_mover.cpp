@@ -38,7 +38,7 @@ void BlockMover::submit(MoveJob job) {
   TRIMTAB_CHECK(!job.blocks.empty());
   {
     const std::lock_guard lock(mutex_);
-    queues_[static_cast<std::size_t>(job.kind)].push_back(std::move(job));
+    queues_.of(job.kind).push_back(std::move(job));
   }
   changed_.notify_all();
 }
@@ -68,16 +68,9 @@ void BlockMover::run() {
     {
       std::unique_lock lock(mutex_);
       current_.reset();
-      const auto next = [this]() -> std::deque<MoveJob>* {
-        for (auto& queue : queues_)
-          if (!queue.empty()) return &queue;
-        return nullptr;
-      };
-      changed_.wait(lock, [&] { return stopping_ || next() != nullptr; });
+      changed_.wait(lock, [this] { return stopping_ || !queues_.empty(); });
       if (stopping_) return;
-      auto* queue = next();
-      job = std::move(queue->front());
-      queue->pop_front();
+      job = queues_.take();
       current_ = job.id;
       cancel_current_ = false;
     }

@@ -2,7 +2,6 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "engine/job_queues.h"
 #include "engine/kv_arena.h"
 #include "engine/transport.h"
 #include "kv_pool/pool_client.h"
@@ -71,7 +71,7 @@ class BlockMover {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<MoveJob> queues_[3];  // by kind
+  JobQueues<MoveJob, 3> queues_;
   std::optional<model::RequestId> current_;
   bool cancel_current_ = false;
   bool stopping_ = false;

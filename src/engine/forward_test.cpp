@@ -34,12 +34,6 @@ class ForwardTest : public testing::TestWithParam<bool> {
     if (!model) ADD_FAILURE() << base::to_string(model.error());
     return model ? std::move(*model) : nullptr;
   }
-  static std::vector<std::int32_t> tokens(std::size_t count, std::uint64_t seed) {
-    base::Prng prng(seed);
-    std::vector<std::int32_t> ids(count);
-    for (auto& id : ids) id = static_cast<std::int32_t>(prng.below(640));
-    return ids;
-  }
   std::string path_;
 };
 
@@ -50,7 +44,7 @@ std::uint64_t sum(const base::Result<std::vector<float>>& row) {
 TEST_P(ForwardTest, BitsDoNotDependOnTheChunk) {
   auto model = open();
   ASSERT_TRUE(model);
-  const auto prompt = tokens(300, 7);
+  const auto prompt = TinyGguf::tokens(300, 7);
   const std::uint64_t whole = sum(model->run(prompt, 1000));
   ASSERT_NE(whole, 0U);
   for (const std::size_t chunk : {1U, 3U, 127U, 128U, 129U, 256U, 299U}) {
@@ -65,7 +59,7 @@ TEST_P(ForwardTest, BitsDoNotDependOnTheChunk) {
 TEST_P(ForwardTest, BitsDoNotDependOnTheBatch) {
   auto model = open();
   ASSERT_TRUE(model);
-  const auto a = tokens(260, 1), b = tokens(131, 2), c = tokens(7, 3);
+  const auto a = TinyGguf::tokens(260, 1), b = TinyGguf::tokens(131, 2), c = TinyGguf::tokens(7, 3);
   const std::uint64_t alone[3] = {sum(model->run(a)), sum(model->run(b)), sum(model->run(c))};
   const std::vector<std::uint32_t> blocks[3] = {{9, 2, 14}, {5, 0}, {11}};
   std::vector<Segment> segments = {
@@ -79,7 +73,7 @@ TEST_P(ForwardTest, BitsDoNotDependOnTheBatch) {
 TEST_P(ForwardTest, DecodeMakesTheSameKvAsPrefill) {
   auto model = open();
   ASSERT_TRUE(model);
-  const auto all = tokens(140, 5);
+  const auto all = TinyGguf::tokens(140, 5);
   const std::vector<std::uint32_t> mixed = {3, 4}, whole = {6, 7};
   Segment head{std::span(all).first(90), 0, mixed, {}, false};
   ASSERT_TRUE(model->step({&head, 1}));
@@ -98,7 +92,7 @@ TEST_P(ForwardTest, DecodeMakesTheSameKvAsPrefill) {
 TEST_P(ForwardTest, RecycledBlocksMayHoldAnything) {
   auto model = open();
   ASSERT_TRUE(model);
-  const auto prompt = tokens(150, 9);
+  const auto prompt = TinyGguf::tokens(150, 9);
   const std::uint64_t clean = sum(model->run(prompt));
   for (std::uint32_t b = 0; b < 2; ++b)
     std::ranges::fill(model->arena().block(b), std::byte{0xFF});  // f16 NaN throughout
@@ -108,7 +102,7 @@ TEST_P(ForwardTest, RecycledBlocksMayHoldAnything) {
 TEST_P(ForwardTest, EmbeddingRowsEqualTheTokensTheyStandFor) {
   auto model = open();
   ASSERT_TRUE(model);
-  const auto prompt = tokens(200, 11);
+  const auto prompt = TinyGguf::tokens(200, 11);
   const std::uint64_t inlined = sum(model->run(prompt));
   const LlamaShape& s = model->shape();
   std::vector<float> rows(100 * s.hidden);
@@ -132,7 +126,7 @@ TEST_P(ForwardTest, BothInstructionSetsGiveTheSameBits) {
   if (!machine_has(Isa::kAvx512)) GTEST_SKIP() << "this machine has no AVX-512";
   auto wide = open(&kernels_for(Isa::kAvx512)), narrow = open(&kernels_for(Isa::kAvx2));
   ASSERT_TRUE(wide && narrow);
-  const auto prompt = tokens(200, 13);
+  const auto prompt = TinyGguf::tokens(200, 13);
   EXPECT_EQ(sum(wide->run(prompt, 64)), sum(narrow->run(prompt, 150)));
 }
 

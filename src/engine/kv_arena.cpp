@@ -5,6 +5,8 @@
 
 #include <atomic>
 
+#include "engine/arena_segment.h"
+
 namespace trimtab::engine {
 
 base::Result<KvArena> KvArena::create(const std::string& path, const LlamaShape& shape, std::uint32_t blocks,
@@ -33,17 +35,9 @@ base::Result<KvArena> KvArena::create_private(const LlamaShape& shape, std::uint
 }
 
 base::Result<KvArena> KvArena::open(const std::string& path, const LlamaShape& shape) {
-  auto segment = ipc::Segment::open(path);
-  if (!segment) return tl::unexpected(segment.error());
   const std::size_t block_bytes = shape.kv_block_bytes();
-  if (segment->size() == 0 || segment->size() % block_bytes != 0) {
-    return base::fail(
-        base::Code::kDataLoss,
-        fmt::format("{} has {} bytes, no whole number of KV blocks of {}: it belongs to another "
-                    "model",
-                    path, segment->size(), block_bytes),
-        "engine");
-  }
+  auto segment = open_segment(path, block_bytes, "KV blocks");
+  if (!segment) return tl::unexpected(segment.error());
   KvArena arena;
   arena.blocks_ = static_cast<std::uint32_t>(segment->size() / block_bytes);
   arena.segment_ = std::move(*segment);

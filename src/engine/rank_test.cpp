@@ -34,12 +34,6 @@ class RankTest : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove(path_); }
 
-  static std::vector<std::int32_t> tokens(std::size_t count, std::uint64_t seed) {
-    base::Prng prng(seed);
-    std::vector<std::int32_t> ids(count);
-    for (auto& id : ids) id = static_cast<std::int32_t>(prng.below(640));
-    return ids;
-  }
   /// The same request in one process, every prompt computed anew and whole: no hit, no cut, no ranks.
   RankHarness::Answer reference(const RankHarness::Ask& ask) {
     RankHarness::Answer answer;
@@ -68,7 +62,7 @@ class RankTest : public testing::Test {
 
 TEST_F(RankTest, EveryRankCountGivesTheBitsOfOneProcess) {
   RankHarness::Ask ask;
-  ask.tokens = tokens(300, 3);
+  ask.tokens = TinyGguf::tokens(300, 3);
   ask.output_limit = 6;
   const auto expected = reference(ask);
   for (const std::uint32_t ranks : {1U, 2U, 3U, 4U}) {
@@ -99,7 +93,7 @@ TEST_F(RankTest, SeveralRequestsOnSeveralRanksAtOnce) {
   ASSERT_TRUE(harness.start());
   std::vector<RankHarness::Ask> asks(6);
   for (std::uint32_t i = 0; i < asks.size(); ++i) {
-    asks[i].tokens = tokens(40 + 90 * i, 100 + i);
+    asks[i].tokens = TinyGguf::tokens(40 + 90 * i, 100 + i);
     asks[i].output_limit = 10 + i;
     asks[i].prefill_rank = i % 2;
     asks[i].decode_rank = i / 3;
@@ -133,7 +127,7 @@ TEST_F(RankTest, HitsGiveTheSameBitsAlsoAfterARestart) {
   const std::string pool = testing::TempDir() + "/pool-" + std::to_string(getpid());
   setup_.pool_directory = pool;
   RankHarness::Ask first;
-  first.tokens = tokens(200, 21);
+  first.tokens = TinyGguf::tokens(200, 21);
   first.output_limit = 70;  // decode fills block 1 (tokens 128..255)
   RankHarness::Ask second;
   {
@@ -143,7 +137,7 @@ TEST_F(RankTest, HitsGiveTheSameBitsAlsoAfterARestart) {
     ASSERT_EQ(answer.failure, "");
     second.tokens = first.tokens;
     second.tokens.insert(second.tokens.end(), answer.tokens.begin(), answer.tokens.end());
-    const auto more = tokens(50, 22);
+    const auto more = TinyGguf::tokens(50, 22);
     second.tokens.insert(second.tokens.end(), more.begin(), more.end());
     auto client = kv_pool::PoolClient::connect(harness.kv_socket(), base::Nanos{5'000'000'000});
     ASSERT_TRUE(client);
@@ -166,7 +160,7 @@ TEST_F(RankTest, HitsGiveTheSameBitsAlsoAfterARestart) {
   EXPECT_EQ(answer.checksums, expected.checksums);
   // A hit that the pool no longer has is computed.
   RankHarness::Ask gone;
-  gone.tokens = tokens(300, 77);
+  gone.tokens = TinyGguf::tokens(300, 77);
   gone.hit_blocks = 2;
   const auto computed = harness.run(RequestId{3}, gone);
   EXPECT_EQ(computed.prefill.hit_tokens, 0U);
@@ -181,8 +175,8 @@ TEST_F(RankTest, ARequestThatYieldsGoesOnWithTheSameTokens) {
   RankHarness harness(setup_);
   ASSERT_TRUE(harness.start());
   RankHarness::Ask old, young;
-  old.tokens = tokens(250, 31);
-  young.tokens = tokens(140, 32);  // two blocks each; the elder's 257th token needs a fifth
+  old.tokens = TinyGguf::tokens(250, 31);
+  young.tokens = TinyGguf::tokens(140, 32);  // two blocks each; the elder's 257th token needs a fifth
   old.output_limit = young.output_limit = 150;
   old.headroom_tokens = young.headroom_tokens = 1;
   for (const auto& [id, ask] : {std::pair{RequestId{1}, old}, {RequestId{2}, young}}) {
@@ -228,13 +222,13 @@ TEST_F(RankTest, ImagesWaitForTheirRowsAndLetOthersPass) {
   ASSERT_TRUE(harness.start());
   const std::size_t hidden = model_->shape().hidden;
   RankHarness::Ask inlined;
-  inlined.tokens = tokens(220, 41);
+  inlined.tokens = TinyGguf::tokens(220, 41);
   RankHarness::Ask image = inlined;
   std::fill_n(image.tokens.begin() + 100, 60, 5);
   image.images.push_back({100, 60, 640, 480, 1200, {1, 2}});
   harness.start_prefill(RequestId{1}, image);
   RankHarness::Ask plain;
-  plain.tokens = tokens(90, 42);
+  plain.tokens = TinyGguf::tokens(90, 42);
   EXPECT_EQ(harness.run(RequestId{2}, plain).failure, "");
   EXPECT_TRUE(harness.all<wire::PrefillDone>(RankHarness::prefill(0)).empty());
   std::vector<float> rows(60 * hidden);
@@ -273,11 +267,11 @@ TEST_F(RankTest, WhatCannotRunIsSaidAndHoldsNothing) {
   EXPECT_EQ(refused(ask).first, base::Code::kInvalidArgument);
   ask.tokens = {1, 2, 640};
   EXPECT_NE(refused(ask).second.find("640"), std::string::npos);
-  ask.tokens = tokens(500, 1);
+  ask.tokens = TinyGguf::tokens(500, 1);
   EXPECT_EQ(refused(ask).first, base::Code::kResourceExhausted);
-  ask.tokens = tokens(2048, 1);
+  ask.tokens = TinyGguf::tokens(2048, 1);
   EXPECT_NE(refused(ask).second.find("context of 2048"), std::string::npos);
-  ask.tokens = tokens(200, 1);
+  ask.tokens = TinyGguf::tokens(200, 1);
   ask.hit_blocks = 2;
   EXPECT_EQ(refused(ask).first, base::Code::kInvalidArgument);
   ask.hit_blocks = 0;

@@ -1,10 +1,9 @@
 #include "engine/state_arena.h"
 
-#include <fmt/format.h>
-
 #include <cstring>
 
 #include "base/check.h"
+#include "engine/arena_segment.h"
 
 namespace trimtab::engine {
 
@@ -20,18 +19,10 @@ base::Result<StateArena> StateArena::create(const std::string& path, const kv::R
 }
 
 base::Result<StateArena> StateArena::open(const std::string& path, const kv::RingShape& ring) {
-  auto segment = ipc::Segment::open(path);
-  if (!segment) return tl::unexpected(segment.error());
   StateArena arena;
   arena.slot_bytes_ = kHeaderBytes + static_cast<std::size_t>(kv::ring_bytes(ring).value);
-  if (segment->size() == 0 || segment->size() % arena.slot_bytes_ != 0) {
-    return base::fail(
-        base::Code::kDataLoss,
-        fmt::format("{} has {} bytes, no whole number of state slots of {}: it belongs to another "
-                    "model",
-                    path, segment->size(), arena.slot_bytes_),
-        "engine");
-  }
+  auto segment = open_segment(path, arena.slot_bytes_, "state slots");
+  if (!segment) return tl::unexpected(segment.error());
   arena.slots_ = static_cast<std::uint32_t>(segment->size() / arena.slot_bytes_);
   arena.segment_ = std::move(*segment);
   return arena;

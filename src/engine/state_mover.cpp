@@ -25,7 +25,7 @@ StateMover::~StateMover() {
 void StateMover::submit(StateJob job) {
   {
     const std::lock_guard lock(mutex_);
-    auto& queue = queues_[static_cast<std::size_t>(job.kind)];
+    auto& queue = queues_.of(job.kind);
     if (job.kind == StateJob::Kind::kKeep && queue.size() >= options_.keeps_waiting_max) queue.pop_front();
     queue.push_back(std::move(job));
   }
@@ -37,16 +37,9 @@ void StateMover::run() {
     StateDone done;
     {
       std::unique_lock lock(mutex_);
-      const auto next = [this]() -> std::deque<StateJob>* {
-        for (auto& queue : queues_)
-          if (!queue.empty()) return &queue;
-        return nullptr;
-      };
-      changed_.wait(lock, [&] { return stopping_ || next() != nullptr; });
+      changed_.wait(lock, [this] { return stopping_ || !queues_.empty(); });
       if (stopping_) return;
-      auto* queue = next();
-      done.job = std::move(queue->front());
-      queue->pop_front();
+      done.job = queues_.take();
     }
     if (done.job.kind == StateJob::Kind::kKeep) {
       keep(done.job);

@@ -2,7 +2,6 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -11,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/job_queues.h"
 #include "engine/state_arena.h"
 #include "ipc/channel.h"
 #include "kv/snapshot_name.h"
@@ -76,7 +76,7 @@ class StateMover {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<StateJob> queues_[3];  // by kind
+  JobQueues<StateJob, 3> queues_;
   bool stopping_ = false;
   std::thread thread_;
 };

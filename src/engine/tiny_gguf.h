@@ -20,6 +20,14 @@ struct TinyGguf {
   std::uint64_t seed = 1;
   std::string architecture = "llama";
 
+  /// Random tokens of its vocabulary.
+  static std::vector<std::int32_t> tokens(std::size_t count, std::uint64_t seed) {
+    base::Prng prng(seed);
+    std::vector<std::int32_t> ids(count);
+    for (auto& id : ids) id = static_cast<std::int32_t>(prng.below(TinyGguf{}.vocabulary));
+    return ids;
+  }
+
   bool write(const std::string& path) const {
     Builder out;
     out.text("GGUF");

@@ -147,12 +147,6 @@ class WindowAttentionTest : public testing::Test {
     if (!model) ADD_FAILURE() << base::to_string(model.error());
     return model ? std::move(*model) : nullptr;
   }
-  static std::vector<std::int32_t> tokens(std::size_t count, std::uint64_t seed) {
-    base::Prng prng(seed);
-    std::vector<std::int32_t> ids(count);
-    for (auto& id : ids) id = static_cast<std::int32_t>(prng.below(640));
-    return ids;
-  }
   static std::vector<std::uint32_t> blocks() { return {0, 1, 2, 3, 4, 5, 6, 7}; }
 };
 
@@ -161,7 +155,7 @@ TEST_F(WindowAttentionTest, RingsGiveTheBitsOfKeepingEverythingAndMasking) {
     auto model = open(window);
     ASSERT_TRUE(model);
     PlainModel plain(*model);
-    const auto prompt = tokens(600, window);
+    const auto prompt = TinyGguf::tokens(600, window);
     std::size_t done = 0;
     for (const std::size_t end : {128U, 129U, 300U, 600U}) {
       const auto expected = plain.logits_after(std::span(prompt).subspan(done, end - done));
@@ -201,7 +195,7 @@ TEST_F(WindowAttentionTest, AWindowHidesWhatIsFurtherBackAndShowsWhatIsNot) {
   };
   int noticed = 0;  // attention is sharp: not every token that is seen moves a half-precision value
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
-    auto prompt = tokens(300, seed);
+    auto prompt = TinyGguf::tokens(300, seed);
     const auto row = row_after(prompt);
     prompt[299 - 128] = (prompt[299 - 128] + 1) % 640;
     EXPECT_EQ(row_after(prompt), row) << "a token 128 back is hidden";
@@ -215,7 +209,7 @@ TEST_F(WindowAttentionTest, SnapshotsOfALongStepAreThoseOfTheRing) {
   auto model = open();
   ASSERT_TRUE(model);
   const auto ring = model->shape().ring();
-  const auto prompt = tokens(600, 5);
+  const auto prompt = TinyGguf::tokens(600, 5);
   const auto blocks_of = blocks();
   std::vector<std::byte> early(static_cast<std::size_t>(kv::snapshot_bytes(ring, 256).value)), late = early;
   const SnapshotCopy copies[2] = {{256, early}, {512, late}};
@@ -245,7 +239,7 @@ TEST_F(WindowAttentionTest, SnapshotsOfALongStepAreThoseOfTheRing) {
 TEST_F(WindowAttentionTest, WithoutTheStateWindowTimesLayersTokensAreExactAndOneBlockIsNot) {
   auto model = open();
   ASSERT_TRUE(model);
-  const auto prompt = tokens(1000, 7);
+  const auto prompt = TinyGguf::tokens(1000, 7);
   const auto expected = model->run(prompt);
   ASSERT_TRUE(expected);
   const std::uint64_t kv_before = base::checksum(model->arena().block(4));
@@ -277,7 +271,7 @@ TEST_F(WindowAttentionTest, BlocksHoldTheFullLayersAndSequencesKeepApart) {
   const LlamaShape& s = model->shape();
   EXPECT_EQ(s.kv_block_bytes(), 1 * 2 * 2 * 64 * 128 * 2U);
   EXPECT_EQ(kv::ring_bytes(s.ring()).value, 4 * 134 * 2 * 2 * 64 * 2);
-  const auto a = tokens(300, 1), b = tokens(200, 2);
+  const auto a = TinyGguf::tokens(300, 1), b = TinyGguf::tokens(200, 2);
   const auto alone_a = model->run(a), alone_b = model->run(b);
   std::vector<std::byte> rings[2] = {std::vector<std::byte>(model->ring().size(), std::byte{0xFF}),
                                      std::vector<std::byte>(model->ring().size(), std::byte{0xFF})};

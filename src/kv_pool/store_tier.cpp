@@ -32,20 +32,14 @@ base::Result<std::unique_ptr<StoreTier>> StoreTier::open(
 }
 
 eviction::Slot StoreTier::slot_of(BlockKey key) const {
-  const auto found = slots_.find(key);
-  return found == slots_.end() ? eviction::kNoSlot : found->second;
+  const auto found = slot_of_.find(key);
+  return found == slot_of_.end() ? eviction::kNoSlot : found->second;
 }
 
 void StoreTier::add(BlockKey key, std::optional<BlockKey> parent, base::Nanos now) {
-  if (slots_.contains(key)) return;
-  if (free_.empty()) {
-    free_.push_back(static_cast<eviction::Slot>(key_of_.size()));
-    key_of_.emplace_back();
-  }
-  const eviction::Slot slot = free_.back();
-  free_.pop_back();
-  key_of_[slot] = key;
-  slots_.emplace(key, slot);
+  if (slot_of_.contains(key)) return;
+  const eviction::Slot slot = slots_.take(key);
+  slot_of_.emplace(key, slot);
   eviction::Block block;
   block.key = key.low;
   block.parent = parent ? slot_of(*parent) : eviction::kNoSlot;
@@ -54,11 +48,11 @@ void StoreTier::add(BlockKey key, std::optional<BlockKey> parent, base::Nanos no
 }
 
 void StoreTier::remove(BlockKey key) {
-  const auto found = slots_.find(key);
-  if (found == slots_.end()) return;
+  const auto found = slot_of_.find(key);
+  if (found == slot_of_.end()) return;
   policy_->erased(found->second);
-  free_.push_back(found->second);
-  slots_.erase(found);
+  slots_.give_back(found->second);
+  slot_of_.erase(found);
 }
 
 void StoreTier::adopt(base::Nanos now) {
@@ -104,10 +98,10 @@ void StoreTier::make_room(base::Nanos now) {
     victims = policy_->victims(base::Bytes{static_cast<std::int64_t>(block_bytes_)}, now);
   }
   for (const eviction::Slot slot : victims) {
-    const BlockKey key = key_of_[slot];
+    const BlockKey key = slots_.key_of(slot);
     store_->erase({&key, 1}, now);
-    slots_.erase(key);
-    free_.push_back(slot);
+    slot_of_.erase(key);
+    slots_.give_back(slot);
     ++evictions_;
   }
 }

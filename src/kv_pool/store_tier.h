@@ -11,6 +11,7 @@
 
 #include "kv_store/striped_store.h"
 #include "policy/eviction/policies.h"
+#include "policy/eviction/slots.h"
 
 namespace trimtab::kv_pool {
 
@@ -98,9 +99,8 @@ class StoreTier {
   std::unique_ptr<kv_store::StripedStore> store_;
   std::unique_ptr<eviction::Policy> policy_;
   std::uint64_t block_bytes_;
-  std::unordered_map<BlockKey, eviction::Slot> slots_;  // looked up, never iterated
-  std::vector<BlockKey> key_of_;                        // by slot
-  std::vector<eviction::Slot> free_;
+  std::unordered_map<BlockKey, eviction::Slot> slot_of_;  // looked up, never iterated
+  eviction::Slots<BlockKey> slots_;
   std::map<kv_store::StripedStore::Handle, Load> loads_;
   std::unordered_map<std::uint64_t, kv_store::StripedStore::Handle> load_of_;  // by tag
   std::map<kv_store::StripedStore::Handle, Save> saves_;

@@ -107,13 +107,18 @@ base::Status StripedStore::fits(const MapRecord& record) {
   return {};
 }
 
-void StripedStore::replace(TargetId id, std::unique_ptr<kv_target::Target> target, base::Nanos now,
-                           const std::string& place) {
+/// Another target under the number, of which nothing is known yet.
+void StripedStore::seat(TargetId id, std::unique_ptr<kv_target::Target> target, base::Nanos now) {
   channels_.replace(id, std::move(target), answers_);
   index_.forget(id);
   cursors_[id] = {};
   index_.set_alive(id, true);
   if (!follow(id, now)) channels_.failed(id, now, answers_, turns_);
+}
+
+void StripedStore::replace(TargetId id, std::unique_ptr<kv_target::Target> target, base::Nanos now,
+                           const std::string& place) {
+  seat(id, std::move(target), now);
   if (!keeper_) return start_walk(WalkKind::kRebuild, now);
   MapRecord record = keeper_->record();
   ++record.version;
@@ -211,12 +216,8 @@ base::Status StripedStore::adopt(
   keeper_->change(record, static_cast<std::uint32_t>(record.members.size()));
   for (auto& target : more) join(std::move(target), now);
   for (auto& [id, target] : replaced) {
-    channels_.replace(id, std::move(target), answers_);
-    index_.forget(id);
-    cursors_[id] = {};
-    index_.set_alive(id, true);
     keeper_->doubt(id);
-    if (!follow(id, now)) channels_.failed(id, now, answers_, turns_);
+    seat(id, std::move(target), now);
   }
   map_changed(std::move(*map), now);
   return {};

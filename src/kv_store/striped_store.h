@@ -147,6 +147,7 @@ class StripedStore {
   void map_changed(PlaceMap map, base::Nanos now);
   base::Status fits(const MapRecord& record);
   void join(std::unique_ptr<kv_target::Target> target, base::Nanos now);
+  void seat(TargetId id, std::unique_ptr<kv_target::Target> target, base::Nanos now);
   void surplus(BlockKey key, std::uint8_t shard, TargetId target, base::Nanos now);
   void keep_map(base::Nanos now);
   void map_answered(const MapOp& op, const Answer& answer, base::Nanos now);

@@ -106,14 +106,7 @@ void PrefixCache::store(std::span<const model::BlockRun> runs, std::int64_t bloc
 
 std::uint32_t PrefixCache::insert(std::uint64_t id, const eviction::Block& block,
                                   const eviction::Access& access) {
-  auto slot = static_cast<std::uint32_t>(ids_.size());
-  if (free_.empty()) {
-    ids_.push_back(id);
-  } else {
-    slot = free_.back();
-    free_.pop_back();
-    ids_[slot] = id;
-  }
+  const eviction::Slot slot = slots_.take(id);
   policy_->stored(slot, block, access);
   if (static_cast<std::size_t>(count_ + 1) * 2 > table_.size()) grow();
   std::size_t at = home(id);
@@ -126,8 +119,8 @@ std::uint32_t PrefixCache::insert(std::uint64_t id, const eviction::Block& block
 void PrefixCache::fit(Nanos now) {
   if (capacity_ <= 0 || count_ <= capacity_) return;
   for (const std::uint32_t slot : policy_->victims(base::Bytes{count_ - capacity_}, now)) {
-    erase(find(ids_[slot]));
-    free_.push_back(slot);
+    erase(find(slots_.key_of(slot)));
+    slots_.give_back(slot);
     ++evicted_;
   }
 }
@@ -141,8 +134,7 @@ void PrefixCache::clear() {
   table_.assign(capacity_ > 0 ? 1024 : 0, {});
   groups_.assign(capacity_ > 0 ? 0 : 1024, {});
   groups_used_ = 0;
-  ids_.clear();
-  free_.clear();
+  slots_.clear();
   count_ = 0;
 }
 

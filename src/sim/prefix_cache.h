@@ -7,6 +7,7 @@
 
 #include "base/units.h"
 #include "model/trace.h"
+#include "policy/eviction/slots.h"
 #include "sim/eviction.h"
 
 namespace trimtab::sim {
@@ -75,8 +76,7 @@ class PrefixCache {
   std::vector<Entry> table_;   // with a capacity: open addressing, a power of two, at most half full
   std::vector<Group> groups_;  // without: the same
   std::size_t groups_used_ = 0;
-  std::vector<std::uint64_t> ids_;   // with a capacity: of each slot
-  std::vector<std::uint32_t> free_;  // slots that blocks have left
+  eviction::Slots<std::uint64_t> slots_;  // with a capacity
   std::int64_t count_ = 0, evicted_ = 0;
 };
 

@@ -7,6 +7,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "policy/eviction/slots.h"
+
 namespace trimtab::eviction {
 
 Prompts::Prompts(const model::Trace& trace, base::Nanos starts_over) {
@@ -49,8 +51,8 @@ Prompts::Prompts(const model::Trace& trace, base::Nanos starts_over) {
 
 Replayed replay(const Prompts& prompts, Policy& policy, std::uint64_t capacity_blocks) {
   Replayed out;
-  std::vector<Slot> slots(prompts.unique(), kNoSlot), free;
-  std::vector<std::uint32_t> number_of;
+  std::vector<Slot> slots(prompts.unique(), kNoSlot);
+  Slots<std::uint32_t> taken;
   std::set<std::pair<std::int64_t, std::size_t>> answers;  // that are being generated
   const auto tell_answers = [&](Nanos now) {
     while (!answers.empty() && answers.begin()->first <= now.value) {
@@ -82,14 +84,7 @@ Replayed replay(const Prompts& prompts, Policy& policy, std::uint64_t capacity_b
       if (slot != kNoSlot) {
         policy.used(slot, access);
       } else {
-        slot = static_cast<Slot>(number_of.size());
-        if (free.empty()) {
-          number_of.push_back(id);
-        } else {
-          slot = free.back();
-          free.pop_back();
-          number_of[slot] = id;
-        }
+        slot = taken.take(id);
         block.key = id;
         policy.stored(slot, block, access);
         ++out.written;
@@ -100,8 +95,8 @@ Replayed replay(const Prompts& prompts, Policy& policy, std::uint64_t capacity_b
     if (policy.count() <= capacity_blocks) continue;
     for (const Slot gone :
          policy.victims(Bytes{static_cast<std::int64_t>(policy.count() - capacity_blocks)}, prompt.at)) {
-      slots[number_of[gone]] = kNoSlot;
-      free.push_back(gone);
+      slots[taken.key_of(gone)] = kNoSlot;
+      taken.give_back(gone);
     }
   }
   return out;

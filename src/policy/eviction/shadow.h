@@ -4,9 +4,9 @@
 #include <memory>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "policy/eviction/policy.h"
+#include "policy/eviction/slots.h"
 
 namespace trimtab::eviction {
 
@@ -26,15 +26,14 @@ class Shadow {
   void end_request(Nanos now, double fade);
   double hits() const { return hits_; }
   std::size_t memory_bytes() const {
-    return policy_->memory_bytes() + slots_.size() * 40 + key_of_.capacity() * 8 + free_.capacity() * 4;
+    return policy_->memory_bytes() + slot_of_.size() * 40 + slots_.memory_bytes();
   }
 
  private:
   std::unique_ptr<Policy> policy_;
   std::uint64_t capacity_blocks_;
-  std::unordered_map<std::uint64_t, Slot> slots_;  // looked up, never iterated
-  std::vector<std::uint64_t> key_of_;
-  std::vector<Slot> free_;
+  std::unordered_map<std::uint64_t, Slot> slot_of_;  // looked up, never iterated
+  Slots<std::uint64_t> slots_;
   double hits_ = 0;
 };
 
