@@ -236,7 +236,19 @@ void Channels::check_time(base::Nanos now, std::vector<Answer>& answers, std::ve
   }
 }
 
+void Channels::forgive_standstill(base::Nanos now) {
+  // `next_check_` wakes the owner twice as often while anything is out. Of a longer gap a part counts, so
+  // that silent targets are found by an owner that polls too seldom, too.
+  const base::Nanos stood = now - last_poll_ - options_.request_timeout / 4;
+  if (stood > base::Nanos{0} && out_ > 0) {
+    for (Slot& slot : slots_)
+      if (slot.used && slot.since <= last_poll_) slot.since += stood;
+  }
+  last_poll_ = now;
+}
+
 bool Channels::poll(base::Nanos now, std::vector<Answer>& answers, std::vector<Turn>& turns) {
+  forgive_standstill(now);
   const std::size_t before = answers.size() + turns.size();
   answers.insert(answers.end(), refused_.begin(), refused_.end());
   refused_.clear();

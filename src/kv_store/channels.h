@@ -15,6 +15,8 @@ namespace trimtab::kv_store {
 /// The targets of a store, each behind a queue and credits: no more bytes and requests are under way at one
 /// than it and the configuration allow, the others wait in order. A request that is out too long is answered
 /// kFailed and counts against the target's health; its memory stays until the target itself lets go of it.
+/// Only time in which somebody polled counts: a process that was stopped for an hour has not waited that
+/// long.
 class Channels {
  public:
   struct Options {
@@ -108,6 +110,8 @@ class Channels {
   void observe(TargetId id, TargetHealth::Event event, base::Nanos now, std::vector<Answer>& answers,
                std::vector<Turn>& turns);
   void give_up(TargetId id, std::vector<Answer>& answers);
+  /// Between two polls far apart this process stood still, not the targets: it shifts what was out.
+  void forgive_standstill(base::Nanos now);
   void check_time(base::Nanos now, std::vector<Answer>& answers, std::vector<Turn>& turns);
   void probe(TargetId id, base::Nanos now);
   /// After a write that failed; the answer to a small read counts.
@@ -123,7 +127,7 @@ class Channels {
   std::vector<kv_target::Request> batch_;
   std::vector<kv_target::Completion> completed_;
   std::size_t out_ = 0;
-  base::Nanos next_check_{0};
+  base::Nanos next_check_{0}, last_poll_{0};
   Counters counters_;
   std::vector<Channel> channels_;  // last: targets end before the memory they may write into
 };

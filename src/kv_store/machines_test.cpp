@@ -78,7 +78,8 @@ RC_GTEST_PROP(StripeReadTest, EndsOnceWithTheRightBytesOrNone, ()) {
   std::vector<Pending> out;
   std::array<std::vector<std::byte>, kShards> memory;
   ShardSet asked = 0;
-  std::uint32_t ends = 0, ready = 0;
+  std::uint32_t ends = 0;
+  bool late = false;  // the time was told and ended it
   std::optional<StripeRead::End> how;
   base::Nanos time{0};
   const auto act = [&](const StripeRead::Actions& actions) {
@@ -90,25 +91,26 @@ RC_GTEST_PROP(StripeReadTest, EndsOnceWithTheRightBytesOrNone, ()) {
       memory[s].resize(layout.shard_bytes);
       for (std::uint8_t p = 0; p < pieces.count(); ++p) out.push_back({s, p});
     }
-    if (actions.layers_ready > ready) ready = actions.layers_ready;
     if (actions.ended) ++ends, how = actions.ended;
   };
   act(read.step({}, time));
   RC_ASSERT(std::popcount(asked) <= static_cast<int>(plan.all ? kShards : plan.at_start) || ends == 1);
-  while (time < base::Nanos{400}) {
+  for (bool told_last = false; !told_last;) {
     time += base::Nanos{*rc::gen::inRange(0, 8) + (out.empty() ? 20 : 0)};
     StripeRead::Event event;
     std::erase_if(out, [&](const Pending& one) { return kind_of[one.shard] == 10; });
-    if (out.empty() || *rc::gen::inRange(0, 4) == 0) {
+    told_last = time >= base::Nanos{400};
+    if (told_last || out.empty() || *rc::gen::inRange(0, 4) == 0) {
       event.kind = StripeRead::Event::Kind::kTime;
       act(read.step(event, time));
+      late = ends > 0 && *how == StripeRead::End::kLate;
       continue;
     }
     const std::size_t which = *rc::gen::inRange<std::size_t>(0, out.size());
     const Pending one = out[which];
     out.erase(out.begin() + static_cast<std::ptrdiff_t>(which));
-    event = answer_of(kind_of[one.shard], one, pieces, first, second, memory[one.shard]);
-    act(read.step(event, time));
+    act(read.step(answer_of(kind_of[one.shard], one, pieces, first, second, memory[one.shard]), time));
+    RC_ASSERT(ends == 0 || *how != StripeRead::End::kLate || late);  // an answer makes nothing late
   }
   RC_ASSERT(ends == 1U);
   const auto right = std::ranges::count_if(plan.order, [&](std::uint8_t s) { return kind_of[s] <= 4; });
@@ -171,9 +173,10 @@ RC_GTEST_PROP(StripeWriteTest, EndsOnceAndErasesWhatDoesNotCount, ()) {
   const int worst = *rc::gen::inRange(1, 16);
   while (time < base::Nanos{300}) {
     time += base::Nanos{*rc::gen::inRange(1, 20)};
+    const bool answers = time < base::Nanos{300};  // at last the time is told
     StripeWrite::Event event;
     event.kind = StripeWrite::Event::Kind::kTime;
-    if (!out.empty() && *rc::gen::inRange(0, 5) > 0) {
+    if (answers && !out.empty() && *rc::gen::inRange(0, 5) > 0) {
       event.kind = StripeWrite::Event::Kind::kAnswer;
       event.shard = out.back();
       out.pop_back();
@@ -185,7 +188,10 @@ RC_GTEST_PROP(StripeWriteTest, EndsOnceAndErasesWhatDoesNotCount, ()) {
       event.usable = *rc::gen::inRange(0, 2) == 0;
       if (event.outcome == Outcome::kFailed) failed |= bit;
     }
+    const bool was_over = ends > 0;
     act(write.step(event, time));
+    RC_ASSERT(was_over || ends == 0 || *how != StripeWrite::End::kLate ||
+              event.kind == StripeWrite::Event::Kind::kTime);  // an answer makes nothing late
   }
   RC_ASSERT(ends == 1U);
   const int needed = plan.policy == WritePolicy::kAll ? 12 : 10;

@@ -105,7 +105,9 @@ StripeRead::Actions StripeRead::step(const Event& event, base::Nanos now) {
   const std::uint32_t have = reader_.agreeing();
   while (have + asked_ < kData && idle_left()) ask_next(actions);
   if (!complete && have + asked_ < kData) return end(actions, End::kUnreadable);
-  if (now >= plan_.deadline) return end(actions, complete ? End::kDone : End::kLate);
+  // Only time ends it, never the answer that comes with it: others may have arrived with that one.
+  if (event.kind == Event::Kind::kTime && now >= plan_.deadline)
+    return end(actions, complete ? End::kDone : End::kLate);
   actions.wake = std::min(plan_.deadline, idle_left() ? hedge_at_ : base::kForever);
   return actions;
 }

@@ -30,7 +30,8 @@ Pieces make_pieces(const kv_code::StripeLayout& layout, std::uint32_t first_laye
 /// `at_start` shards are asked for in the given order; ten whole ones of one writing end it. When one comes
 /// back missing or damaged the next is asked for at once; when ten are not there after `hedge_after`, one
 /// more is, once. Answers after the end change nothing. It ends exactly once: done, unreadable (as soon as
-/// ten can no longer come together), at the deadline, or cancelled.
+/// ten can no longer come together), by `kTime` at or after the deadline, or cancelled. The owner tells all
+/// answers that are there before it tells the time: after a standstill of the process they count.
 ///
 /// Weakness: a shard that was asked for is waited for until the deadline when no other is left.
 class StripeRead {

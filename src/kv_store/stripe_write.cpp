@@ -47,7 +47,8 @@ StripeWrite::Actions StripeWrite::step(const Event& event, base::Nanos now) {
   const int have = std::popcount(written_);
   if (have + std::popcount(out_) < needed) return end(full_ ? End::kFull : End::kFailed);
   if (out_ == 0) return end(End::kDurable);
-  if (now >= plan_.deadline) return end(End::kLate);
+  // Only time ends it, never the answer that comes with it: others may have arrived with that one.
+  if (event.kind == Event::Kind::kTime && now >= plan_.deadline) return end(End::kLate);
   actions.wake = plan_.deadline;
   return actions;
 }

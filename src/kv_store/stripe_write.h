@@ -22,6 +22,7 @@ enum class WritePolicy : std::uint8_t {
 /// The write of one block's twelve shards. Pure, like StripeRead. It ends exactly once: durable, with the
 /// shards that lack; or failed, and then every shard that may have been written is to be erased, which
 /// targets carry out after the write itself (requests for one shard keep their order).
+/// Deadlines as for StripeRead: all answers that are there count before `kTime` does.
 class StripeWrite {
  public:
   struct Plan {

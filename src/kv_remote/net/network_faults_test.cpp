@@ -1,5 +1,6 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
@@ -155,6 +156,35 @@ TEST(NetworkFaults, AServerThatHangsDoesNotHangTheCallerNorTouchItsMemoryLater) 
   for (int tries = 0; tries < 50 && done.bytes == 0; ++tries) done = drive.read(shard_name(1), second);
   EXPECT_EQ(second, content);
   EXPECT_TRUE(std::ranges::all_of(buffer, [](std::byte b) { return b == std::byte{0x22}; }));
+}
+
+// Stopped, or busy elsewhere, for longer than a request may take: the answers were there all the time.
+TEST(NetworkFaults, ACallerThatStoodStillTakesWhatArrivedBeforeItLooksAtDeadlines) {
+  kv_target::MemoryTarget held({64ULL << 20, 1U << 20, 1});
+  auto server = TargetServer::listen(held, {});
+  ASSERT_TRUE(server);
+  NetworkOptions options;
+  options.server = "127.0.0.1:" + std::to_string((*server)->port());
+  options.request_timeout = 300_millis;
+  auto opened = NetworkTarget::open(options);
+  ASSERT_TRUE(opened);
+  NetworkTarget& target = **opened;
+  std::vector<Completion> done;
+  while (target.stats().connects == 0) {
+    (*server)->step(1_millis);
+    target.poll(done);
+  }
+  const auto content = content_of(shard_name(1), 1'000);
+  std::vector<Request> requests;
+  for (std::uint64_t n = 0; n < 20; ++n) requests.push_back(write_of(shard_name(n), content, n));
+  target.submit(requests);
+  while ((*server)->stats().writes < 20) (*server)->step(1_millis);
+  for (int turn = 0; turn < 20; ++turn) (*server)->step(base::Nanos{0});  // until the last answer has left
+  ::usleep(400'000);
+  EXPECT_EQ(target.poll(done), 20U);
+  for (const Completion& one : done) EXPECT_EQ(one.outcome, Outcome::kDone);
+  EXPECT_EQ(target.stats().timeouts, 0U);
+  EXPECT_EQ(target.stats().breaks, 0U);
 }
 
 TEST(NetworkFaults, AHalfOpenConnectionIsGivenUp) {

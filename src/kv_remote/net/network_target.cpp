@@ -110,13 +110,13 @@ void NetworkTarget::cancel(std::uint64_t tag) {
 
 /// Everything that can be done without waiting.
 void NetworkTarget::advance() {
-  expire();
   if (state_ == State::kDown && steady_now() >= retry_at_) dial();
   if (state_ == State::kConnecting) {
     pollfd ready{socket_.get(), POLLOUT, 0};
     if (::poll(&ready, 1, 0) > 0) connected();
   }
   if (state_ == State::kGreeting || state_ == State::kUp) receive();
+  expire();  // after what has arrived: a process that stood still finds deadlines over and answers here
   if (state_ == State::kUp) send_waiting();
   if (state_ == State::kGreeting || state_ == State::kUp) flush();
   // While the server is away nothing waits for it, except through the first dial after a break.
