@@ -9,12 +9,12 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <ctime>
 #include <map>
 #include <memory>
 #include <optional>
 
 #include "ipc/channel.h"
+#include "ipc/life_counter.h"
 #include "ipc/segment.h"
 #include "ipc/steady_clock.h"
 #include "kv_pool/fetch_desk.h"
@@ -30,11 +30,13 @@ constexpr std::uint64_t kSlotAlignment = 4096;
 constexpr std::uint64_t kKeysPerMatchMax = 1U << 20;
 constexpr base::Nanos kDrainPatience{20'000'000'000};
 
-/// A number larger than that of any earlier loader: the wall clock in nanoseconds outruns any change rate.
-std::uint64_t epoch_of_start() {
-  timespec t{};
-  clock_gettime(CLOCK_REALTIME, &t);
-  return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(t.tv_nsec);
+/// Of the index at start: larger than any of an earlier loader whose users may still live. They all dial this
+/// socket, so the counter beside it lives as long as they do; no life sees that many changes.
+base::Result<std::uint64_t> first_epoch(const std::string& socket_path) {
+  constexpr unsigned kChangesOfALife = 42;  // bits
+  const auto life = ipc::next_life(socket_path + ".lives");
+  if (!life) return tl::unexpected<base::Error>(life.error());
+  return *life << kChangesOfALife;
 }
 
 FetchDesk::Limits desk_limits(const LoaderOptions& options, std::uint64_t slots) {
@@ -141,9 +143,10 @@ base::Result<std::unique_ptr<Loader>> Loader::start(const LoaderOptions& options
   if (!arena) return tl::unexpected(arena.error());
   loader->arena_ = std::move(*arena);
   loader->slot_stride_ = stride;
-  loader->store_ =
-      std::make_unique<PoolStore>(loader->arena_.bytes().first(slots * stride), stride, block_bytes,
-                                  epoch_of_start(), loader->tier_.get(), tier_blocks);
+  const auto epoch = first_epoch(options.socket_path);
+  if (!epoch) return tl::unexpected(epoch.error());
+  loader->store_ = std::make_unique<PoolStore>(loader->arena_.bytes().first(slots * stride), stride,
+                                               block_bytes, *epoch, loader->tier_.get(), tier_blocks);
   loader->desk_ = std::make_unique<FetchDesk>(*loader->store_, desk_limits(options, slots));
   // Users dial this path, so it comes last: whoever gets in is served.
   auto listener = ipc::Listener::bind(options.socket_path);

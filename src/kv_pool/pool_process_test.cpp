@@ -294,6 +294,28 @@ TEST_F(PoolProcess, ARestartedLoaderIsFound) {
   EXPECT_GT(pool.match(std::vector{key(1)})->epoch, before->epoch);
 }
 
+// Whoever withdraws what an answer claimed names its epoch: one of a later life must be larger, whatever a
+// clock says, and however much was changed in the life before.
+TEST_F(PoolProcess, EpochsGrowAcrossRestarts) {
+  serve(2, 0);
+  std::uint64_t before = 0;
+  for (std::uint64_t life = 0; life < 3; ++life) {
+    auto pool = client();
+    const auto grows = [&] {
+      const auto match = pool.match(std::vector<BlockKey>{key(1)});
+      ASSERT_TRUE(match);
+      EXPECT_GT(match->epoch, before) << "life " << life;
+      before = match->epoch;
+    };
+    grows();
+    for (std::uint64_t n = 0; n < 20; ++n) {
+      ASSERT_TRUE(put(pool, n));  // each pushes another out
+      grows();
+    }
+    restart(life == 0 ? SIGKILL : SIGTERM);
+  }
+}
+
 TEST_F(PoolProcess, StrangersAreRefusedAndHarmNobody) {
   serve(4, 0);
   auto pool = client();

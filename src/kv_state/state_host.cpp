@@ -4,13 +4,12 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <filesystem>
-#include <fstream>
 #include <list>
 #include <memory>
 #include <thread>
 
 #include "base/codec.h"
+#include "ipc/life_counter.h"
 #include "kv_state/snapshot_server.h"
 #include "kv_state/snapshot_store.h"
 #include "wire/messages.h"
@@ -47,16 +46,32 @@ class KeepListener {
       : store_(store), listener_(std::move(listener)), stop_(stop), thread_([this] { accept(); }) {}
   ~KeepListener() {
     thread_.join();
-    for (std::thread& one : readers_) one.join();
+    for (Reader& one : readers_) one.thread.join();
   }
 
  private:
   void accept() {
     while (!stop_) {
       auto fd = listener_.accept(kLook);
+      join_ended();
       if (!fd) return;
       if (!*fd) continue;
-      readers_.emplace_back([this, channel = std::make_shared<ipc::Channel>(**fd)] { read(*channel); });
+      Reader& reader = readers_.emplace_back();
+      reader.thread = std::thread([this, &reader, channel = std::make_shared<ipc::Channel>(**fd)] {
+        read(*channel);
+        reader.ended = true;
+      });
+    }
+  }
+  /// A thread that ended keeps its stack until somebody joins it, and engines are restarted for months.
+  void join_ended() {
+    for (auto it = readers_.begin(); it != readers_.end();) {
+      if (!it->ended) {
+        ++it;
+        continue;
+      }
+      it->thread.join();
+      it = readers_.erase(it);
     }
   }
   void read(ipc::Channel& channel) {
@@ -70,7 +85,11 @@ class KeepListener {
   SnapshotStore& store_;
   ipc::Listener listener_;
   const std::atomic<bool>& stop_;
-  std::list<std::thread> readers_;  // of the accepting thread
+  struct Reader {
+    std::thread thread;
+    std::atomic<bool> ended{false};
+  };
+  std::list<Reader> readers_;  // of the accepting thread
   std::thread thread_;
 };
 
@@ -78,28 +97,6 @@ class KeepListener {
 
 std::string keep_socket_path(const std::string& runtime_dir, std::uint32_t machine) {
   return fmt::format("{}/state-{}.sock", runtime_dir, machine);
-}
-
-base::Result<std::uint64_t> next_epoch(const std::string& path) {
-  std::uint64_t last = 0;
-  if (std::ifstream file(path); file) file >> last;
-  const std::string part = path + ".part";
-  {
-    std::ofstream file(part, std::ios::trunc);
-    file << last + 1 << '\n';
-    file.close();
-    std::error_code error;
-    if (file) std::filesystem::rename(part, path, error);
-    if (!file || error) {
-      return base::fail(
-          base::Code::kIo,
-          fmt::format("cannot write {}: a machine's epoch must survive, or old snapshots would be "
-                      "taken for new ones; choose another state_dir",
-                      path),
-          "kv_state");
-    }
-  }
-  return last + 1;
 }
 
 base::Status keep_snapshot(ipc::Channel& store, const SnapshotName& name,
@@ -110,7 +107,7 @@ base::Status keep_snapshot(ipc::Channel& store, const SnapshotName& name,
 }
 
 base::Status run_state_host(const StateHostOptions& options, const std::atomic<bool>& stop) {
-  const auto epoch = next_epoch(options.epoch_path);
+  const auto epoch = ipc::next_life(options.epoch_path);
   if (!epoch) return tl::unexpected(epoch.error());
   SnapshotStore store(options.memory_bytes, HostId{options.machine}, *epoch);
   ServerOptions server_options;

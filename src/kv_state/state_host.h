@@ -16,7 +16,7 @@ namespace trimtab::kv_state {
 struct StateHostOptions {
   std::uint32_t machine = 0;
   base::Bytes memory_bytes{256LL << 20};
-  std::string epoch_path;      // a counter on disk: one more for each life, since a clock may jump
+  std::string epoch_path;      // ipc::next_life: a clock may jump
   std::string keep_socket;     // where this machine's engines put snapshots
   std::string control_socket;  // of the entrypoint, which is told where to ask
   std::string host = "127.0.0.1";
@@ -38,8 +38,5 @@ base::Status run_state_host(const StateHostOptions& options, const std::atomic<b
 /// miss. An error says that the store is gone.
 base::Status keep_snapshot(ipc::Channel& store, const kv::SnapshotName& name,
                            std::span<const std::byte> content);
-
-/// The next epoch: the number in the file, and one more; written before it is used.
-base::Result<std::uint64_t> next_epoch(const std::string& path);
 
 }  // namespace trimtab::kv_state
