@@ -1,8 +1,12 @@
 #include <benchmark/benchmark.h>
 
+#include <cstdint>
 #include <cstdlib>
+#include <initializer_list>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/check.h"
 #include "base/prng.h"
@@ -102,7 +106,53 @@ void hit_rate(benchmark::State& state, const std::string& name, const std::strin
       static_cast<double>(replayed.written) / static_cast<double>(replayed.asked);
 }
 
+/// Every second of the agentic trace's conversations, from the first or from the second on. Only so many of
+/// the trace (TRIMTAB_CONVERSATIONS; all without it), since a pass over all of it takes a minute.
+const Prompts* half_of_agentic(std::int64_t half) {
+  static std::optional<std::pair<std::int64_t, Prompts>> kept;
+  const char* data = std::getenv("TRIMTAB_DATA");
+  if (data == nullptr) return nullptr;
+  if (kept && kept->first == half) return &kept->second;
+  auto trace = io::read_trace(std::string(data) + "/traces/agentic.jsonl", {});
+  TRIMTAB_CHECK(trace.has_value(), trace.error().message);
+  const char* most = std::getenv("TRIMTAB_CONVERSATIONS");
+  const std::size_t conversations = most == nullptr ? SIZE_MAX : std::strtoull(most, nullptr, 10);
+  std::map<std::uint64_t, std::size_t> number_of;  // of a conversation, by the space of its blocks
+  std::erase_if(trace->requests, [&](const model::TraceRequest& request) {
+    const auto runs = trace->runs_of(request);
+    const std::uint64_t space = runs.empty() ? 0 : runs.front().first >> 32U;
+    const std::size_t number = number_of.emplace(space, number_of.size()).first->second;
+    return number >= conversations || number % 2 != static_cast<std::size_t>(half);
+  });
+  kept.emplace(half, Prompts(*trace, Nanos{8 * 3'600'000'000'000}));
+  return &kept->second;
+}
+
+/// What the leads of hit_density's own order over LRU give on either half, so that those that are best on one
+/// can be judged on the other. Leads in thousandths: to take over, to stay; 0: it leads always.
+void lead(benchmark::State& state) {
+  const Prompts* prompts = half_of_agentic(state.range(0));
+  if (prompts == nullptr) return state.SkipWithError("TRIMTAB_DATA names no folder of recorded traces");
+  const auto capacity = static_cast<std::int64_t>(prompts->unique()) * state.range(1) / 100;
+  Settings settings;
+  settings.capacity_blocks = capacity;
+  settings.lead = static_cast<double>(state.range(2)) / 1'000;
+  settings.lead_to_stay = static_cast<double>(state.range(3)) / 1'000;
+  // A lead that nobody reaches is LRU's order; its shadows would cost as much as those of the others.
+  const auto policy = make_policy(state.range(2) > 9'999 ? "lru" : "hit_density", settings).value();
+  Replayed replayed;
+  for (auto _ : state) replayed = replay(*prompts, *policy, static_cast<std::uint64_t>(capacity));
+  state.counters["hit_rate"] = replayed.ratio();
+}
+
 const bool registered = [] {
+  auto* leads = benchmark::RegisterBenchmark("lead/agentic", lead);
+  leads->ArgNames({"half", "percent", "take", "stay"})->Iterations(1)->Unit(benchmark::kMillisecond);
+  for (const std::int64_t half : {0, 1})
+    for (const std::int64_t percent : {2, 5, 10})
+      for (const auto& [take, stay] : std::initializer_list<std::pair<std::int64_t, std::int64_t>>{
+               {10'000, 10'000}, {0, 0}, {1'000, 1'000}, {1'004, 1'000}, {1'020, 1'005}, {1'050, 1'020}})
+        leads->Args({half, percent, take, stay});
   for (const std::string_view name : policy_names())
     benchmark::RegisterBenchmark(("operation/" + std::string(name)).c_str(),
                                  [name](benchmark::State& state) { operation(state, std::string(name)); });

@@ -43,29 +43,34 @@ struct Plain {
   }
 };
 
-RC_GTEST_PROP(Eviction, NobodyGoesWhoIsReadOrStandsBeforeABlockThatStays, ()) {
-  const auto names = policy_names();
-  const auto policy = make(names[*rc::gen::inRange<std::size_t>(0, names.size())], 8);
+/// Any deeds with a policy: nobody goes who is read or stands before a block that stays, as many go as were
+/// asked for as long as somebody can, and its count is the store's.
+void expect_promises_kept(Policy* policy) {
   Plain plain{std::vector<Slot>(64, kNoSlot), std::vector<int>(64), {}};
   const auto deeds =
       *rc::gen::container<std::vector<std::uint16_t>>(300, rc::gen::arbitrary<std::uint16_t>());
   std::int64_t now = 0;
+  const auto access_of = [](std::uint16_t deed, std::int64_t when) {
+    return Access{at(when).now, deed % 5U * 3U, deed % 3U};
+  };
   const auto pick = [&](std::uint16_t deed) {
     return *std::next(plain.here.begin(), static_cast<std::ptrdiff_t>((deed >> 4U) % plain.here.size()));
   };
   for (const std::uint16_t deed : deeds) {
     now += deed % 7;
-    if (deed % 16 < 8 || plain.here.empty()) {
+    if (deed % 32 == 26 && !plain.here.empty()) {
+      policy->answered(pick(deed), at(now - deed % 3).now, deed >> 4U, at(now).now);
+    } else if (deed % 16 < 8 || plain.here.empty()) {
       Slot slot = 0;
       while (slot < 64 && plain.here.contains(slot)) ++slot;
       if (slot == 64) continue;
       plain.parent[slot] = deed % 16 < 6 && !plain.here.empty() ? pick(deed) : kNoSlot;
       Block block = block_of(deed % 32, plain.parent[slot]);
       if (deed % 16 == 5) block.expires = at(now + 20).now;
-      policy->stored(slot, block, at(now));
+      policy->stored(slot, block, access_of(deed, now));
       plain.here.insert(slot);
     } else if (deed % 16 < 11) {
-      policy->used(pick(deed), at(now));
+      policy->used(pick(deed), access_of(deed, now));
     } else if (deed % 16 < 12) {
       ++plain.pins[pick(deed)];
       policy->pin(pick(deed));
@@ -93,6 +98,25 @@ RC_GTEST_PROP(Eviction, NobodyGoesWhoIsReadOrStandsBeforeABlockThatStays, ()) {
     RC_ASSERT(policy->count() == plain.here.size());
     RC_ASSERT(policy->bytes() == Bytes{static_cast<std::int64_t>(plain.here.size())});
   }
+}
+
+RC_GTEST_PROP(Eviction, EveryOrderKeepsItsPromises, ()) {
+  const auto names = policy_names();
+  expect_promises_kept(make(names[*rc::gen::inRange<std::size_t>(0, names.size())], 8).get());
+}
+
+/// Without a lead to wait for: among random deeds LRU would lead nearly always, with a cost model too, and
+/// the order itself be tested hardly ever.
+RC_GTEST_PROP(HitDensity, ItsOwnOrderKeepsItsPromises, ()) {
+  static const auto profile = config::load_profile("deepseek-v4.1-flash", "profiles");
+  RC_ASSERT(profile.has_value());
+  static const policy::CostModel cost(*profile);
+  Settings settings;
+  settings.capacity_blocks = *rc::gen::inRange(1, 64);
+  if (*rc::gen::inRange(0, 2) == 0) settings.cost = &cost;
+  settings.lead = 0;
+  const auto policy = make_policy("hit_density", settings).value();
+  expect_promises_kept(policy.get());
 }
 
 class EveryPolicy : public ::testing::TestWithParam<std::string_view> {};
@@ -376,6 +400,26 @@ TEST(HitDensity, OfEqualChancesTheDearerBlockStays) {
   policy->stored(1, block_of(2, kNoSlot, 7'000), at(1));
   policy->stored(2, block_of(3, kNoSlot, 2'000), at(1));
   EXPECT_EQ(policy->victims(Bytes{2}, at(2).now), (std::vector<Slot>{0, 2}));
+}
+
+/// Both orders hit the same, which is no lead: with one to wait for LRU decides, without one the cost.
+TEST(HitDensity, WithoutALeadToWaitForItsOwnOrderDecides) {
+  const auto profile = config::load_profile("deepseek-v4.1-flash", "profiles");
+  ASSERT_TRUE(profile.has_value());
+  const policy::CostModel cost(*profile);
+  const auto victims = [&](double lead) {
+    Settings settings;
+    settings.cost = &cost;
+    settings.lead = lead;
+    const auto policy = make_policy("hit_density", settings).value();
+    policy->stored(0, block_of(1, kNoSlot, 0), at(1));
+    policy->stored(1, block_of(2, kNoSlot, 7'000), at(1));
+    policy->stored(2, block_of(3, kNoSlot, 2'000), at(1));
+    for (const Slot slot : {2U, 1U, 0U}) policy->used(slot, at(2));
+    return policy->victims(Bytes{2}, at(3).now);
+  };
+  EXPECT_EQ(victims(1.02), (std::vector<Slot>{2, 1}));
+  EXPECT_THAT(victims(0), testing::UnorderedElementsAre(0, 2));
 }
 
 }  // namespace

@@ -17,8 +17,6 @@ constexpr std::uint64_t kSampleMaskMost = 3;
 constexpr std::int64_t kShadowBlocksLeast = 1'024;
 /// What a request that is told leaves of a shadow's older hits.
 constexpr double kFade = 0.999;
-/// The lead over LRU with which the own order takes over, and with which it stays.
-constexpr double kLead = 1.02, kLeadToStay = 1.005;
 
 Odds::Settings odds_settings() {
   Odds::Settings odds;
@@ -33,6 +31,8 @@ std::uint8_t one_more(std::uint8_t count) { return static_cast<std::uint8_t>(std
 HitDensity::HitDensity(const Settings& settings, std::unique_ptr<Odds> learned, Odds* teacher)
     : cost_(settings.cost),
       block_tokens_(settings.block_tokens),
+      lead_(settings.lead),
+      lead_to_stay_(settings.lead_to_stay),
       learned_(std::move(learned)),
       odds_(learned_ ? *learned_ : *teacher),
       ghosts_(static_cast<std::size_t>(settings.capacity_blocks * kGhostsPerBlock)) {
@@ -56,7 +56,7 @@ HitDensity::HitDensity(const Settings& settings)
   by_recency_ = std::make_unique<Shadow>(make_lru(part), room);
   by_density_ = std::make_unique<Shadow>(std::make_unique<HitDensity>(part, odds_), room);
   // Where blocks differ in cost, their order matters before anything is known of their use.
-  prefer_density_ = cost_ != nullptr;
+  prefer_density_ = cost_ != nullptr || lead_ <= 0;
 }
 
 HitDensity::HitDensity(const Settings& settings, Odds& teacher) : HitDensity(settings, nullptr, &teacher) {
@@ -132,7 +132,7 @@ void HitDensity::compare_shadows() {
   by_recency_->end_request(now_, kFade);
   by_density_->end_request(now_, kFade);
   const double ours = by_density_->hits(), others = by_recency_->hits();
-  prefer_density_ = prefer_density_ ? ours >= others * kLeadToStay : ours > others * kLead;
+  prefer_density_ = lead_ <= 0 || (prefer_density_ ? ours >= others * lead_to_stay_ : ours > others * lead_);
 }
 
 /// As LRU does: a request's end is older than its begin.

@@ -103,6 +103,7 @@ class HitDensity final : public Policy {
 
   const policy::CostModel* cost_;
   std::int64_t block_tokens_;
+  double lead_, lead_to_stay_;
   double worth_unit_ = 0;  // of a prompt's first block, as the first that was stored has it
   std::array<double, kWorths> factors_{};
   std::unique_ptr<Odds> learned_;  // none: a shadow

@@ -18,6 +18,9 @@ struct Settings {
   /// share of blocks hit; with a model, the most time saved.
   const policy::CostModel* cost = nullptr;
   std::int64_t block_tokens = 128;
+  /// hit_density: the lead over LRU, in hits of late, with which its own order takes over, and that with
+  /// which it stays. `lead` 0: it leads always.
+  double lead = 1.02, lead_to_stay = 1.005;
 };
 
 // One line of the registry each; the class comments are in docs/policies/eviction.md and at each class.
