@@ -31,7 +31,10 @@ struct SimRequest {
   Nanos submitted, first_token, last_token;
   std::int64_t first_hit = 0;
   bool started = false;
-  bool matched = false;          // first_hit is known
+  bool matched = false;  // first_hit is known
+  // Of the prompt's blocks in the pool: how many were matched, and when; when the rest was stored.
+  std::int64_t matched_blocks = 0;
+  Nanos matched_at, stored_at;
   std::uint32_t entrypoint = 0;  // which gateway process holds its stream
   std::uint32_t tries = 0;       // by its client, before this one
 

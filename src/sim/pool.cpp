@@ -83,6 +83,23 @@ void Pool::store(std::span<const model::BlockRun> runs, std::int64_t blocks, Nan
   }
 }
 
+void Pool::answered(std::span<const model::BlockRun> runs, std::int64_t blocks, const Told& told,
+                    std::int64_t tokens, Nanos now) {
+  if (!caches_[0].bounded()) return;
+  if (nodes() < 1) {
+    caches_[0].answered(runs, std::min(blocks, told.matched_blocks), told.matched, tokens, now);
+    if (blocks > told.matched_blocks) caches_[0].answered(runs, blocks, told.stored, tokens, now);
+    return;
+  }
+  std::int64_t at = 0;
+  for (const model::BlockRun& run : runs) {
+    for (std::uint32_t i = 0; i < run.count && at < blocks; ++i, ++at) {
+      PrefixCache& cache = caches_[node_of(run.first + i)];
+      cache.answered(run.first + i, at < told.matched_blocks ? told.matched : told.stored, tokens, now);
+    }
+  }
+}
+
 /// Calls `visit(node, tokens, id, own)` for each block of the leading `tokens`, until it returns false.
 template <class Visit>
 void Pool::each_block(const Prefix& prefix, std::int64_t tokens, const Visit& visit) const {

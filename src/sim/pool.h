@@ -34,6 +34,15 @@ class Pool {
   /// The first `blocks` of the runs are stored, except where their node is down.
   void store(std::span<const model::BlockRun> runs, std::int64_t blocks, Nanos now);
 
+  /// When the leading blocks of a request were matched, and how many; when those behind them were stored.
+  struct Told {
+    std::int64_t matched_blocks = 0;
+    Nanos matched, stored;
+  };
+  /// The answer to a request is whole, whose first `blocks` are stored.
+  void answered(std::span<const model::BlockRun> runs, std::int64_t blocks, const Told& told,
+                std::int64_t tokens, Nanos now);
+
   /// A request's prefix for reading: the trace's blocks, then blocks of its own (what it generated), which
   /// are as old as `since`.
   struct Prefix {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include "base/hash.h"
 #include "base/prng.h"
 #include "sim/test_workloads.h"
 
@@ -37,6 +38,44 @@ TEST(Eviction, TwoQueuesResistAScanThatPushesTheUsedOut) {
   EXPECT_GT(lru, fifo);
   EXPECT_GT(hits_beside_a_scan("s3_fifo"), lru * 5 / 4);
   EXPECT_GT(hits_beside_a_scan("hit_density"), lru * 5 / 4);
+}
+
+/// Prompts of ten blocks; those with brief answers are asked
+/// again a minute later, those with long ones never. Share of the blocks asked again that are hit.
+double share_hit_by_answers(std::uint32_t nodes, bool told) {
+  constexpr std::int64_t kSecond = 1'000'000'000, kComputing = kSecond / 4;
+  model::Scenario scenario = testing::small_fleet();
+  scenario.storage.nodes = nodes;
+  scenario.storage.eviction = "hit_density";
+  scenario.pool.capacity_blocks = 120;
+  Pool pool = Pool::make(scenario, 128).value();
+  std::int64_t hits = 0, asked = 0;
+  const auto request = [&](std::uint64_t conversation, bool again, bool brief, std::int64_t now) {
+    const std::vector<model::BlockRun> runs{{1'000 + conversation * 10, 10}};
+    const std::int64_t matched = pool.match(runs, Nanos{now}).tokens / 128;
+    if (again && now > 10'000 * kSecond) {
+      asked += 10;
+      hits += matched;
+    }
+    pool.store(runs, 10, Nanos{now + kComputing});
+    if (told)
+      pool.answered(runs, 10, {matched, Nanos{now}, Nanos{now + kComputing}}, brief ? 20 : 600,
+                    Nanos{now + 2 * kComputing});
+  };
+  for (std::int64_t step = 0; step < 5'000; ++step) {
+    const auto conversation = static_cast<std::uint64_t>(step);
+    const bool brief = base::mix(5, conversation) % 3 == 0;
+    request(conversation, false, brief, step * 4 * kSecond);
+    if (step >= 15 && base::mix(5, conversation - 15) % 3 == 0)
+      request(conversation - 15, true, false, step * 4 * kSecond + 3 * kSecond);
+  }
+  return static_cast<double>(hits) / static_cast<double>(asked);
+}
+
+TEST(Pool, TheLengthOfAnAnswerReachesTheOrderOfLeaving) {
+  const double untold = share_hit_by_answers(0, false), told = share_hit_by_answers(0, true);
+  EXPECT_LT(untold, 0.8);
+  EXPECT_GT(told, 0.9);
 }
 
 model::Scenario of_nodes(std::uint32_t nodes) {

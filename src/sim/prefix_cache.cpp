@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <optional>
 #include <utility>
 
 namespace trimtab::sim {
@@ -102,6 +103,31 @@ void PrefixCache::store(std::span<const model::BlockRun> runs, std::int64_t bloc
     }
   }
   fit(now);
+}
+
+void PrefixCache::answered(std::uint64_t id, Nanos told, std::int64_t tokens, Nanos now) {
+  if (capacity_ <= 0) return;
+  const std::uint32_t at = find(id);
+  if (at == kNone) return;
+  const auto length = static_cast<std::uint32_t>(std::clamp<std::int64_t>(tokens, 0, UINT32_MAX));
+  policy_->answered(table_[at].slot, told, length, now);
+}
+
+void PrefixCache::answered(std::span<const model::BlockRun> runs, std::int64_t blocks, Nanos told,
+                           std::int64_t tokens, Nanos now) {
+  if (capacity_ <= 0) return;
+  std::optional<std::uint64_t> last;
+  for (const model::BlockRun& run : runs) {
+    // A chain loses its end first, so the first that is missing ends the search.
+    for (std::uint32_t i = 0; i < run.count; ++i) {
+      if (blocks-- <= 0 || !contains(run.first + i)) {
+        if (last) answered(*last, told, tokens, now);
+        return;
+      }
+      last = run.first + i;
+    }
+  }
+  if (last) answered(*last, told, tokens, now);
 }
 
 std::uint32_t PrefixCache::insert(std::uint64_t id, const eviction::Block& block,

@@ -28,6 +28,12 @@ class PrefixCache {
   /// is here already was used when it was matched.
   void store(std::span<const model::BlockRun> runs, std::int64_t blocks, Nanos now);
 
+  /// The answer to a request is whole: its first `blocks` were used or stored last at `told`.
+  void answered(std::span<const model::BlockRun> runs, std::int64_t blocks, Nanos told, std::int64_t tokens,
+                Nanos now);
+  /// The same of one block that stands for itself.
+  void answered(std::uint64_t id, Nanos told, std::int64_t tokens, Nanos now);
+
   /// One block: is it here? Then it is used now.
   bool use(std::uint64_t id, Nanos now);
   /// One block that stands for itself: the blocks before it are elsewhere.
@@ -36,6 +42,7 @@ class PrefixCache {
   bool contains(std::uint64_t id) const {
     return capacity_ > 0 ? find(id) != kNone : (stored_of(id / kGroup) >> (id % kGroup) & 1U) != 0;
   }
+  bool bounded() const { return capacity_ > 0; }
   /// Everything is gone, in no order of leaving: it does not count as evicted.
   void clear();
 

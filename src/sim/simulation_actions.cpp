@@ -52,6 +52,7 @@ void Simulation::handed_over(std::uint32_t slot) {
   if (block > 0 && scenario_.pool.enabled) {
     workload_.runs(items_[slot], runs_);
     pool_.store(runs_, request.prompt / block, queue_.now());
+    request.stored_at = queue_.now();
   }
   const bool done = request.generated >= request.output;
   tell(cluster::PrefillDone{request.prefill, request.id, request.hand_over, TokenCount{request.hit},
@@ -119,19 +120,23 @@ bool Simulation::served_well(const SimRequest& request, std::size_t tier) const 
 }
 
 /// Decode ranks write each block that the answer fills. The pool knows those whose ids the trace has; the
-/// token drawn last was never computed.
+/// token drawn last was never computed. How long the answer was says when the conversation may go on.
 void Simulation::store_answer(std::uint32_t slot, std::int64_t output) {
   const std::int64_t block = workload_.trace().block_tokens;
   if (block <= 0 || !scenario_.pool.enabled) return;
-  const std::int64_t prompt = requests_[slot].prompt;
+  const SimRequest& request = requests_[slot];
+  const std::int64_t prompt = request.prompt;
+  workload_.runs(items_[slot], runs_);
+  const Pool::Told told{request.matched_blocks, request.matched_at, request.stored_at};
+  pool_.answered(runs_, prompt / block, told, output, queue_.now());
   const std::int64_t blocks = (prompt + output - 1) / block;
   if (blocks <= prompt / block) return;
   std::int64_t known = 0;
   for (const model::BlockRun& run : workload_.trace().runs_of(workload_.request(items_[slot])))
     known += run.count;
   if (known <= prompt / block) return;
-  workload_.runs(items_[slot], runs_);
   pool_.store(runs_, blocks, queue_.now());
+  pool_.answered(runs_, blocks, {prompt / block, queue_.now(), queue_.now()}, output, queue_.now());
 }
 
 void Simulation::on(const cluster::Finish& action) {

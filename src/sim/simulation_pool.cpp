@@ -60,6 +60,8 @@ std::int64_t Simulation::match(std::uint32_t slot) {
   const Pool::Prefix blocks = prefix(slot);
   if (workload_.trace().block_tokens > 0) {
     const Pool::Matched matched = pool_.match(blocks.runs, queue_.now());
+    request.matched_blocks = (matched.tokens + matched.unreachable) / workload_.trace().block_tokens;
+    request.matched_at = queue_.now();
     hit = hit_of(request, std::min(matched.tokens, request.prompt));
     stored = hit_of(request, std::min(matched.tokens + matched.unreachable, request.prompt));
   }
