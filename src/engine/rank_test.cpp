@@ -170,6 +170,46 @@ TEST_F(RankTest, HitsGiveTheSameBitsAlsoAfterARestart) {
   std::filesystem::remove_all(pool);
 }
 
+// An answer of which the last token that was computed fills a block leaves that block in the pool, right; one
+// token less leaves none. The token drawn last has no KV.
+TEST_F(RankTest, ABlockThatIsFilledByTheLastStepIsStored) {
+  RankHarness harness(setup_);
+  ASSERT_TRUE(harness.start());
+  auto client = kv_pool::PoolClient::connect(harness.kv_socket(), base::Nanos{5'000'000'000});
+  ASSERT_TRUE(client);
+  RankHarness::Ask ask, next;
+  ask.tokens = TinyGguf::tokens(200, 61);
+  const auto blocks_after = [&](std::uint64_t id, std::uint32_t output, std::uint32_t expected) {
+    ask.output_limit = output;
+    const auto answer = harness.run(RequestId{id}, ask);
+    EXPECT_EQ(answer.failure, "");
+    EXPECT_EQ(answer.finish, model::FinishReason::kLength);
+    next.tokens = ask.tokens;
+    next.tokens.insert(next.tokens.end(), answer.tokens.begin(), answer.tokens.end());
+    next.tokens.resize(280, 1);
+    // What an ended request still stores comes before what a later one does.
+    RankHarness::Ask other;
+    other.tokens = TinyGguf::tokens(150, 70 + id);
+    other.output_limit = 110;
+    const auto later = harness.run(RequestId{id + 10}, other);
+    other.tokens.insert(other.tokens.end(), later.tokens.begin(), later.tokens.end());
+    for (int tries = 0; tries < 500 && client->match(harness.keys(other))->blocks < 2; ++tries)
+      usleep(10'000);
+    for (int tries = 0; tries < 500 && client->match(harness.keys(next))->blocks < expected; ++tries)
+      usleep(10'000);
+    return client->match(harness.keys(next))->blocks;
+  };
+  EXPECT_EQ(blocks_after(1, 56, 1), 1U) << "255 tokens have KV";
+  EXPECT_EQ(blocks_after(2, 57, 2), 2U) << "256 tokens have KV";
+  next.hit_blocks = 2;
+  const auto expected = reference(next);
+  const auto answer = harness.run(RequestId{3}, next);
+  EXPECT_EQ(answer.prefill.hit_tokens, 256U);
+  EXPECT_EQ(answer.checksums, expected.checksums);
+  expect_nothing_left(harness, RankHarness::decode(0));
+  EXPECT_THAT(harness.stop(), Each(0));
+}
+
 TEST_F(RankTest, ARequestThatYieldsGoesOnWithTheSameTokens) {
   setup_.decode_blocks = 4;
   RankHarness harness(setup_);
