@@ -65,10 +65,20 @@ void Host::settle_hit(const Report& report, const cluster::PrefillDone& done) {
   if (!read.ready()) read.give_up();
   const std::string_view outcome = name_of(read.outcome());
   const base::TokenCount promised = read.promised().tokens;
-  if (hits_.settle(request->hit_account, read))
-    metrics_.on_hit(outcome, read.hit().tokens + read.hit().to_compute, done.hit);
-  log({io::HitEntry{done.id, now_, std::string(outcome), static_cast<std::uint32_t>(promised.value),
-                    static_cast<std::uint32_t>(done.hit.value)}});
+  const kv::Hit& hit = read.hit();
+  if (hits_.settle(request->hit_account, read)) {
+    metrics_.on_hit(outcome, hit.tokens + hit.to_compute, done.hit);
+    if (states_) metrics_.on_window(hit);
+  }
+  io::HitEntry entry{done.id, now_, std::string(outcome), static_cast<std::uint32_t>(promised.value),
+                     static_cast<std::uint32_t>(done.hit.value)};
+  if (states_) {
+    entry.state_tokens = static_cast<std::uint32_t>(hit.snapshot_blocks * model::kBlockTokens);
+    entry.window_tokens =
+        static_cast<std::uint32_t>(hit.block_kv_blocks * model::kBlockTokens - hit.tokens.value);
+    entry.approximate = hit.exact ? 0 : 1;
+  }
+  log({std::move(entry)});
   // The loader found the same when it was asked, and its index claims what is gone no longer.
   (void)read.take_withdrawals();
   request->hit.reset();

@@ -50,6 +50,13 @@ void describe_metrics(obs::Registry& registry) {
       "gone), fallback (a block could not be read), abandoned.");
   registry.describe("trimtab_prefix_cache_queries_total", "Prompt tokens of requests whose hit was decided.");
   registry.describe("trimtab_prefix_cache_hits_total", "Of those, tokens read from the pool, not computed.");
+  registry.describe(
+      "trimtab_window_state_requests_total",
+      "Hits of models with sliding-window layers, by what they began from: state (a window state "
+      "that was held), approximate (none: one block computed again), exact (none: the whole "
+      "window computed again).");
+  registry.describe("trimtab_window_tokens_recomputed_total",
+                    "Tokens whose blocks were read and that were computed again for their window only.");
   registry.describe("trimtab_pool_up", "1 when the KV pool answers.");
   registry.describe("trimtab_pool_degraded_reads", "Blocks of which a shard was computed, since its start.");
   registry.describe("trimtab_pool_shards_bad", "Shards found torn, damaged or of another block.");
@@ -105,6 +112,13 @@ void ServingMetrics::on_hit(std::string_view outcome, base::TokenCount prompt, b
   if (outcome == "abandoned") return;
   metrics_.add("trimtab_prefix_cache_queries_total", as_double(prompt.value));
   metrics_.add("trimtab_prefix_cache_hits_total", as_double(hit.value));
+}
+
+void ServingMetrics::on_window(const kv::Hit& hit) {
+  const std::int64_t again = hit.block_kv_blocks * model::kBlockTokens - hit.tokens.value;
+  if (again > 0) metrics_.add("trimtab_window_tokens_recomputed_total", as_double(again));
+  const char* begin = hit.snapshot_blocks > 0 ? "state" : !hit.exact ? "approximate" : "exact";
+  if (hit.block_kv_blocks > 0) metrics_.add("trimtab_window_state_requests_total", 1, {{"begin", begin}});
 }
 
 void ServingMetrics::sample(const std::optional<kv_pool::PoolStats>& pool) {

@@ -10,6 +10,7 @@
 #include "base/metrics.h"
 #include "cluster/records.h"
 #include "cluster/status.h"
+#include "kv/hit_rule.h"
 #include "kv_pool/pool_stats.h"
 #include "obs/registry.h"
 #include "policy/cost/drift.h"
@@ -30,6 +31,8 @@ class ServingMetrics {
   void on_match_failed();
   /// The hit of a request has been read, or never will be; once a request.
   void on_hit(std::string_view outcome, base::TokenCount prompt, base::TokenCount hit);
+  /// The same hit, of a model with sliding-window layers.
+  void on_window(const kv::Hit& hit);
   void on_token(const RequestState& request, base::Nanos now);
   /// `outcome`: stop, length, cancelled, or the name of an error code.
   void on_end(const RequestState& request, const std::string& outcome);

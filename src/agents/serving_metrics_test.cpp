@@ -44,5 +44,33 @@ TEST_F(CostAlarm, TenPercentOverAHundredStepsOfOneEngine) {
   EXPECT_NEAR(of("trimtab_prefill_cost_bias_ratio", 0), -0.3, 1e-6) << "steps are shorter than predicted";
 }
 
+TEST(WindowHits, AreCountedByWhatTheyBeganFrom) {
+  obs::Registry registry;
+  ServingMetrics metrics(registry);
+  model::KvLayout layout;
+  layout.window_tokens = 128;
+  layout.window_layers = 20;
+  const auto served = [&](std::vector<std::uint32_t> states, std::int64_t matched, kv::WindowMode mode) {
+    kv::HitQuery query;
+    query.prompt_tokens = 6'000;
+    query.matched_blocks = matched;
+    query.snapshots = states;
+    query.mode = mode;
+    metrics.on_window(kv::decide_hit(query, layout));
+  };
+  served({40}, 40, kv::WindowMode::kApproximate);
+  served({40}, 41, kv::WindowMode::kExact);  // from an older one, and a block again
+  served({}, 40, kv::WindowMode::kApproximate);
+  served({}, 40, kv::WindowMode::kExact);
+  served({}, 0, kv::WindowMode::kApproximate);  // no hit, so nothing to begin from
+  const auto began = [&](const char* from) {
+    return registry.value("trimtab_window_state_requests_total", {{"begin", from}});
+  };
+  EXPECT_EQ(began("state"), 2);
+  EXPECT_EQ(began("approximate"), 1);
+  EXPECT_EQ(began("exact"), 1);
+  EXPECT_EQ(registry.value("trimtab_window_tokens_recomputed_total"), 128 + 128 + 128 * 20);
+}
+
 }  // namespace
 }  // namespace trimtab::agents

@@ -79,9 +79,14 @@ struct HitEntry {
   std::string outcome;                // hit, miss, skipped, stale, fallback
   std::uint32_t promised_tokens = 0;  // by the answer at the match
   std::uint32_t read_tokens = 0;      // the rest of the promised ones were computed
+  // Models with sliding-window layers:
+  std::uint32_t state_tokens = 0;  // the computation began from the window state after these; 0: from none
+  std::uint32_t window_tokens =
+      0;                         // whose blocks were read and that were computed again for their window only
+  std::uint8_t approximate = 0;  // 1: fewer of them than the stacked windows see
   template <class A>
   void visit(A& a) {
-    a(request, at, outcome, promised_tokens, read_tokens);
+    a(request, at, outcome, promised_tokens, read_tokens, state_tokens, window_tokens, approximate);
   }
 };
 

@@ -97,7 +97,7 @@ std::vector<Entry> life(std::uint64_t id, const std::string& name) {
       id, 61,
       cluster::PrefillDoneRecord{prefill, TokenCount{2048}, TokenCount{1056}, true, ms * 21, ms * 24}));
   list.push_back({BlocksEntry{RequestId{id}, ms * 61, 8, 25}});
-  list.push_back({HitEntry{RequestId{id}, ms * 61, "stale", 2048, 1024}});
+  list.push_back({HitEntry{RequestId{id}, ms * 61, "stale", 2048, 1024, 1152, 128, 1}});
   list.push_back(
       record(id, 62, cluster::DecodeStartRecord{{EngineId{0}, 1}, TokenCount{3105}, TokenCount{63}}));
   list.push_back(token(id, 61, 1));
@@ -200,6 +200,8 @@ TEST_F(DecisionLogTest, ExplainTellsTheJourneyInTheWordsOfTheDecisions) {
                             "group MIN 250 ms",
                             "took 24 ms",
                             "hit: 2048 tokens promised by the pool, 1024 read (stale): a block was gone",
+                            "; began from the window state after 1152 tokens",
+                            "; 128 tokens computed again for their window (approximate)",
                             "8 stored in the pool",
                             "25 handed over",
                             "first token after",

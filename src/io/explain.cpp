@@ -101,6 +101,9 @@ json hit_json(const Parts& parts) {
   return {{"outcome", hit.outcome},
           {"promised_tokens", hit.promised_tokens},
           {"read_tokens", hit.read_tokens},
+          {"state_tokens", hit.state_tokens},
+          {"window_tokens", hit.window_tokens},
+          {"approximate", hit.approximate != 0},
           {"readings", parts.hits.size()}};
 }
 
@@ -110,6 +113,11 @@ std::string hit_text(const HitEntry& hit) {
   if (hit.outcome == "stale") text += ": a block was gone by the time it was read; the rest was computed";
   if (hit.outcome == "fallback") text += ": a block could not be read; the rest was computed";
   if (hit.outcome == "skipped") text += ": too short for a whole block before its last token";
+  if (hit.state_tokens > 0)
+    text += fmt::format("; began from the window state after {} tokens", hit.state_tokens);
+  if (hit.window_tokens > 0)
+    text += fmt::format("; {} tokens computed again for their window{}", hit.window_tokens,
+                        hit.approximate != 0 ? " (approximate)" : "");
   return text + "\n";
 }
 

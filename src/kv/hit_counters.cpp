@@ -1,6 +1,5 @@
 #include "kv/hit_counters.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -41,12 +40,6 @@ bool HitCounters::abandon(HitAccount& account) {
   if (std::exchange(account.counted, true)) return false;
   ++totals_.abandoned;
   return true;
-}
-
-void HitCounters::observe_drift(double largest_logit_error) {
-  ++drift_.samples;
-  drift_.largest = std::max(drift_.largest, largest_logit_error);
-  drift_.sum += largest_logit_error;
 }
 
 }  // namespace trimtab::kv

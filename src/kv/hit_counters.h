@@ -34,30 +34,17 @@ struct HitTotals {
   std::uint64_t requests() const { return skipped + misses + hits + stale + fallbacks + abandoned; }
 };
 
-/// How far logits were from those of a computation without a hit, over the requests that somebody compared.
-struct Drift {
-  std::uint64_t samples = 0;
-  double largest = 0;  // logit error, absolute
-  double sum = 0;      // of each sample's largest
-
-  double mean() const { return samples == 0 ? 0 : sum / static_cast<double>(samples); }
-};
-
 class HitCounters {
  public:
   /// Once the reads of a request have ended. False, and nothing counted, when it was counted before.
   bool settle(HitAccount& account, const HitRead& read);
   /// A request that ends before its reads do.
   bool abandon(HitAccount& account);
-  /// A request computed both ways: the largest absolute difference of its logits.
-  void observe_drift(double largest_logit_error);
 
   const HitTotals& totals() const { return totals_; }
-  const Drift& drift() const { return drift_; }
 
  private:
   HitTotals totals_;
-  Drift drift_;
 };
 
 }  // namespace trimtab::kv

@@ -195,16 +195,6 @@ TEST(HitCounters, EveryRequestOnce) {
   EXPECT_EQ(totals.hit_tokens, 256);
 }
 
-TEST(HitCounters, DriftIsTheLargestAndTheMean) {
-  HitCounters counters;
-  EXPECT_EQ(counters.drift().mean(), 0);
-  counters.observe_drift(0.5);
-  counters.observe_drift(0.1);
-  EXPECT_EQ(counters.drift().samples, 2U);
-  EXPECT_EQ(counters.drift().largest, 0.5);
-  EXPECT_EQ(counters.drift().mean(), 0.3);
-}
-
 /// An index over a store that loses blocks, with or without the index being told, while requests are under
 /// way and their complaints arrive late.
 class World {
