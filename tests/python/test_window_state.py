@@ -1,7 +1,9 @@
 """A model with sliding-window layers, served: hits begin from snapshots of window state, wherever those lie, and what is lost costs
 what the mode says."""
+import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -79,13 +81,19 @@ def plain(tmp_path_factory, model):
     return ask_fresh
 
 
-def kill_state_hosts(system):
-    """SIGKILL to every kv-state process of this system, as a machine that loses its memory; returns how many."""
+def kill(system, *words):
+    """SIGKILL to this system's processes whose command line has all of these words; returns how many."""
     found = subprocess.run(['ps', '-ewwo', 'pid=,args='], capture_output=True, text=True, check=True).stdout
-    pids = [int(line.split()[0]) for line in found.splitlines() if ' kv-state ' in line and f'--port {system.port} ' in line]
+    lines = [line + ' ' for line in found.splitlines()]
+    pids = [int(line.split()[0]) for line in lines if all(f' {word} ' in line for word in (*words, f'--port {system.port}'))]
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     return len(pids)
+
+
+def kill_state_hosts(system):
+    """As machines that lose their memory; returns how many."""
+    return kill(system, 'kv-state')
 
 
 def test_turns_begin_from_snapshots_and_change_no_bit(tmp_path, model, plain):
@@ -134,3 +142,34 @@ def test_lost_snapshots_in_approximate_are_counted(tmp_path, model):
     assert summary['hit_tokens'] == whole - 128
     assert hits['approximate'] == 1 and hits['window_tokens_recomputed'] == 128, hits
     assert third['hit_tokens'] == whole and after['snapshots_used'] == hits['snapshots_used'] + 1
+
+
+def test_a_state_that_another_machine_holds_is_fetched(tmp_path, model):
+    """Engine i keeps its states on machine i. The engine that made them dies and the other machine's memory holds nothing, so what
+    the other engine begins from came from the first one's machine, over TCP."""
+    messages = [{'role': 'user', 'content': QUESTIONS[0]}]
+
+    def turn(system):
+        answer = system.openai().chat.completions.create(model=NAME, messages=messages, max_tokens=8, temperature=0)
+        record = system.record(answer.id)
+        engines = set(re.findall(r'prefill engine (\d+)', json.dumps(record['events'])))
+        assert len(engines) == 1, record['events']
+        return record, int(engines.pop())
+
+    with serve(tmp_path, model, 'exact') as system:
+        first, maker = turn(system)
+        whole = (first['summary']['prompt_tokens'] - 1) // 128
+        assert first['summary']['hit_tokens'] == 0 and whole >= 3
+        settle(system, lambda now: now.get(maker, 0) >= whole)
+        other = 1 - maker
+        assert kill(system, 'kv-state', f'--machine {other}') == 1
+        settle(system, lambda now: now.get(other, -1) == 0)  # its successor is there, and has nothing
+        assert kill(system, 'engine', '--role prefill', f'--engine {maker}') == 1
+        again, engine = turn(system)
+        hits = system.status()['hits']
+        system.wait_idle()
+    assert engine == other
+    assert again['tokens'] == first['tokens']
+    assert again['summary']['hit_tokens'] == whole * 128
+    assert hits['hits'] == 1 and hits['snapshots_used'] == 1, hits
+    assert hits['stale'] == 0 and hits['fallbacks'] == 0 and hits['window_tokens_recomputed'] == 0, hits
