@@ -1,9 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <rapidcheck/gtest.h>
 
 #include <algorithm>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -32,92 +30,6 @@ Block block_of(std::uint64_t key, Slot parent = kNoSlot, std::uint32_t position 
 }
 
 Access at(std::int64_t seconds) { return {Nanos{seconds * 1'000'000'000}, 0, 0}; }
-
-/// What a store would know, kept plainly.
-struct Plain {
-  std::vector<Slot> parent;
-  std::vector<int> pins;
-  std::set<Slot> here;
-  bool has_child(Slot slot) const {
-    return std::ranges::any_of(here, [&](Slot each) { return parent[each] == slot; });
-  }
-};
-
-/// Any deeds with a policy: nobody goes who is read or stands before a block that stays, as many go as were
-/// asked for as long as somebody can, and its count is the store's.
-void expect_promises_kept(Policy* policy) {
-  Plain plain{std::vector<Slot>(64, kNoSlot), std::vector<int>(64), {}};
-  const auto deeds =
-      *rc::gen::container<std::vector<std::uint16_t>>(300, rc::gen::arbitrary<std::uint16_t>());
-  std::int64_t now = 0;
-  const auto access_of = [](std::uint16_t deed, std::int64_t when) {
-    return Access{at(when).now, deed % 5U * 3U, deed % 3U};
-  };
-  const auto pick = [&](std::uint16_t deed) {
-    return *std::next(plain.here.begin(), static_cast<std::ptrdiff_t>((deed >> 4U) % plain.here.size()));
-  };
-  for (const std::uint16_t deed : deeds) {
-    now += deed % 7;
-    if (deed % 32 == 26 && !plain.here.empty()) {
-      policy->answered(pick(deed), at(now - deed % 3).now, deed >> 4U, at(now).now);
-    } else if (deed % 16 < 8 || plain.here.empty()) {
-      Slot slot = 0;
-      while (slot < 64 && plain.here.contains(slot)) ++slot;
-      if (slot == 64) continue;
-      plain.parent[slot] = deed % 16 < 6 && !plain.here.empty() ? pick(deed) : kNoSlot;
-      Block block = block_of(deed % 32, plain.parent[slot]);
-      if (deed % 16 == 5) block.expires = at(now + 20).now;
-      policy->stored(slot, block, access_of(deed, now));
-      plain.here.insert(slot);
-    } else if (deed % 16 < 11) {
-      policy->used(pick(deed), access_of(deed, now));
-    } else if (deed % 16 < 12) {
-      ++plain.pins[pick(deed)];
-      policy->pin(pick(deed));
-    } else if (deed % 16 < 13 && plain.pins[pick(deed)] > 0) {
-      --plain.pins[pick(deed)];
-      policy->unpin(pick(deed));
-    } else if (deed % 16 < 14 && plain.pins[pick(deed)] == 0) {
-      const Slot gone = pick(deed);
-      policy->erased(gone);
-      plain.here.erase(gone);
-      for (Slot& parent : plain.parent) parent = parent == gone ? kNoSlot : parent;
-    } else {
-      const auto wanted = static_cast<std::size_t>(deed >> 4U) % 6;
-      const auto gone = policy->victims(Bytes{static_cast<std::int64_t>(wanted)}, at(now).now);
-      for (const Slot slot : gone) {
-        RC_ASSERT(plain.here.contains(slot));
-        RC_ASSERT(plain.pins[slot] == 0);
-        RC_ASSERT(!plain.has_child(slot));
-        plain.here.erase(slot);
-      }
-      const bool some_left = std::ranges::any_of(
-          plain.here, [&](Slot slot) { return plain.pins[slot] == 0 && !plain.has_child(slot); });
-      RC_ASSERT(gone.size() == wanted || (gone.size() < wanted && !some_left));
-    }
-    RC_ASSERT(policy->count() == plain.here.size());
-    RC_ASSERT(policy->bytes() == Bytes{static_cast<std::int64_t>(plain.here.size())});
-  }
-}
-
-RC_GTEST_PROP(Eviction, EveryOrderKeepsItsPromises, ()) {
-  const auto names = policy_names();
-  expect_promises_kept(make(names[*rc::gen::inRange<std::size_t>(0, names.size())], 8).get());
-}
-
-/// Without a lead to wait for: among random deeds LRU would lead nearly always, with a cost model too, and
-/// the order itself be tested hardly ever.
-RC_GTEST_PROP(HitDensity, ItsOwnOrderKeepsItsPromises, ()) {
-  static const auto profile = config::load_profile("deepseek-v4.1-flash", "profiles");
-  RC_ASSERT(profile.has_value());
-  static const policy::CostModel cost(*profile);
-  Settings settings;
-  settings.capacity_blocks = *rc::gen::inRange(1, 64);
-  if (*rc::gen::inRange(0, 2) == 0) settings.cost = &cost;
-  settings.lead = 0;
-  const auto policy = make_policy("hit_density", settings).value();
-  expect_promises_kept(policy.get());
-}
 
 class EveryPolicy : public ::testing::TestWithParam<std::string_view> {};
 INSTANTIATE_TEST_SUITE_P(Eviction, EveryPolicy,
