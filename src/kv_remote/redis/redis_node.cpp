@@ -12,9 +12,43 @@
 
 namespace trimtab::kv_remote {
 
-void RedisNode::send(const RedisCommand& command, std::uint64_t ticket) {
+namespace {
+
+std::string head_of(const RedisCommand& command) {
   std::string text = fmt::format("*{}\r\n", command.words.size() + (command.content.empty() ? 0 : 1));
   for (const std::string& word : command.words) text += fmt::format("${}\r\n{}\r\n", word.size(), word);
+  return text;
+}
+
+}  // namespace
+
+/// Before all that was queued while there was no connection.
+void RedisNode::log_in() {
+  if (login_.password.empty()) return;
+  RedisCommand command{{"AUTH"}, {}};
+  if (!login_.user.empty()) command.words.push_back(login_.user);
+  command.words.push_back(login_.password);
+  pieces_.push_front({head_of(command), {}});
+  tickets_.push_front(kLogin);
+}
+
+bool RedisNode::admitted(const redisReply& reply, std::uint64_t ticket, base::Nanos now) {
+  if (reply.type != REDIS_REPLY_ERROR) return true;
+  const std::string_view text(reply.str, reply.len);
+  const bool unasked = text.starts_with("NOAUTH");
+  if (!unasked && ticket != kLogin) return true;
+  lost_.push_back(ticket);
+  close(unasked
+            ? "wants a password: name it as redis://user:password@host:port, or in TRIMTAB_REDIS_PASSWORD or "
+              "the file of TRIMTAB_REDIS_PASSWORD_FILE"
+            : fmt::format("refuses the login of {}: {}",
+                          login_.user.empty() ? "its default user" : "user " + login_.user, text),
+        now);
+  return false;
+}
+
+void RedisNode::send(const RedisCommand& command, std::uint64_t ticket) {
+  std::string text = head_of(command);
   if (!command.content.empty()) text += fmt::format("${}\r\n", command.content.size());
   // Short commands in a row become one piece. The first may be half sent, which does not matter to its end.
   if (!pieces_.empty() && !pieces_.back().text.empty() && pieces_.back().text.size() < 4'096) {
@@ -59,6 +93,7 @@ bool RedisNode::connect(base::Nanos now) {
     if (!socket) return close(socket.error().message, now), false;
     socket_ = std::move(*socket);
     reader_.reset(redisReaderCreate());
+    log_in();
     state_ = State::kConnecting;
     connect_deadline_ = now + connect_timeout_;
   }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kv_remote/net/socket.h"
+#include "kv_remote/redis/redis_login.h"
 
 namespace trimtab::kv_remote {
 
@@ -30,8 +31,12 @@ struct RedisCommand {
 class RedisNode {
  public:
   enum class State : std::uint8_t { kDown, kConnecting, kUp };
-  RedisNode(std::string address, base::Nanos connect_timeout, base::Nanos backoff_max)
-      : address_(std::move(address)), connect_timeout_(connect_timeout), backoff_max_(backoff_max) {}
+  /// With a password every connection says it first (AUTH); one whose login is refused is closed.
+  RedisNode(std::string address, base::Nanos connect_timeout, base::Nanos backoff_max, RedisLogin login = {})
+      : address_(std::move(address)),
+        login_(std::move(login)),
+        connect_timeout_(connect_timeout),
+        backoff_max_(backoff_max) {}
 
   /// Queues one command. `ticket` comes back with its reply.
   void send(const RedisCommand& command, std::uint64_t ticket);
@@ -45,7 +50,8 @@ class RedisNode {
       tickets_.pop_front();
       Reply reply = std::move(replies_.front());
       replies_.pop_front();
-      take(ticket, std::move(reply));
+      if (!admitted(*reply, ticket, now)) return false;
+      if (ticket != kLogin) take(ticket, std::move(reply));
     }
     return true;
   }
@@ -76,11 +82,16 @@ class RedisNode {
     std::string text;                    // or, when empty,
     std::span<const std::byte> content;  // what lies with the caller
   };
+  static constexpr std::uint64_t kLogin = UINT64_MAX;  // the ticket of AUTH
+
   bool connect(base::Nanos now);
+  void log_in();
+  bool admitted(const redisReply& reply, std::uint64_t ticket, base::Nanos now);
   bool flush();
   bool receive();
 
   std::string address_;
+  RedisLogin login_;
   base::Nanos connect_timeout_, backoff_max_, retry_at_{0}, backoff_{0}, connect_deadline_{0};
   State state_ = State::kDown;
   Descriptor socket_;

@@ -154,7 +154,7 @@ RedisTarget::Node& RedisTarget::node(const std::string& name) {
   auto& found = nodes_[name];
   if (!found) {
     found = std::make_unique<Node>(
-        Node{RedisNode(name, options_.connect_timeout, options_.backoff_max), {}, 0, 0});
+        Node{RedisNode(name, options_.connect_timeout, options_.backoff_max, options_.login), {}, 0, 0});
   }
   return *found;
 }

@@ -18,6 +18,7 @@ namespace trimtab::kv_remote {
 struct RedisOptions {
   /// "host:port" of a plain server, or of some nodes of a cluster; the others are learned from them.
   std::vector<std::string> servers;
+  RedisLogin login;                // said on every connection, to all nodes of a cluster alike
   std::string prefix = "trimtab";  // of every key; letters, digits, '-', '_', '.'
   std::uint64_t shard_bytes = 16ULL << 20;
   std::uint32_t pipeline_requests = 128;  // under way at one node

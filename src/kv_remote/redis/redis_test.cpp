@@ -66,6 +66,77 @@ TEST_F(Redis, AFullServerSaysSoAndAKilledOneIsFoundAgain) {
   EXPECT_EQ(drive.content(shard_name(2)), std::nullopt) << "memory does not outlive a kill";
 }
 
+TEST_F(Redis, APasswordIsSaidOnEveryConnection) {
+  ::setenv("REDISCLI_AUTH", "a secret: 100%", 1);
+  RedisServer server({"--requirepass", "a secret: 100%"});
+  RedisOptions options;
+  options.login.password = "a secret: 100%";
+  const auto target = open({server.address()}, options);
+  Driver drive(*target);
+  const auto content = content_of(shard_name(1), 50'000);
+  EXPECT_EQ(drive.write(shard_name(1), content), Outcome::kDone) << target->trouble();
+  EXPECT_EQ(drive.content(shard_name(1)), content);
+  server.cli("client kill type normal");
+  Outcome outcome = Outcome::kFailed;
+  for (int tries = 0; tries < 100 && outcome != Outcome::kDone; ++tries) {
+    outcome = drive.write(shard_name(2), content);
+    if (outcome != Outcome::kDone) ::usleep(20'000);
+  }
+  EXPECT_EQ(outcome, Outcome::kDone) << target->trouble();
+  EXPECT_GE(target->stats().connects, 2U);
+
+  server.cli("acl setuser kv on '>of kv' '~trimtab:*' +@all");
+  options.login = {"kv", "of kv"};
+  const auto named = open({server.address()}, options);
+  EXPECT_EQ(Driver(*named).content(shard_name(1)), content) << named->trouble();
+  ::unsetenv("REDISCLI_AUTH");
+}
+
+TEST_F(Redis, WithoutTheRightPasswordNothingIsDoneAndTheCureIsSaid) {
+  RedisServer server({"--requirepass", "right"}), open_to_all;
+  const auto trouble_of = [](const RedisServer& at, RedisLogin login) {
+    RedisOptions options;
+    options.login = std::move(login);
+    const auto target = open({at.address()}, options);
+    EXPECT_EQ(Driver(*target).write(shard_name(1), content_of(shard_name(1), 5'000)), Outcome::kFailed);
+    EXPECT_FALSE(target->space().has_value());
+    const std::string trouble = target->trouble();
+    EXPECT_NE(trouble.find(at.address()), std::string::npos) << trouble;
+    EXPECT_EQ(trouble.find("wrong word"), std::string::npos) << "the password itself: " << trouble;
+    return trouble;
+  };
+  EXPECT_NE(trouble_of(server, {}).find("TRIMTAB_REDIS_PASSWORD"), std::string::npos);
+  EXPECT_NE(trouble_of(server, {"", "wrong word"}).find("WRONGPASS"), std::string::npos);
+  EXPECT_NE(trouble_of(server, {"nobody", "right"}).find("user nobody"), std::string::npos);
+  EXPECT_NE(trouble_of(open_to_all, {"", "wrong word"}).find("without any password"), std::string::npos);
+}
+
+TEST_F(RedisClusterTest, ThePasswordIsSaidToNodesThatAreLearnedOfToo) {
+  ::setenv("REDISCLI_AUTH", "shared", 1);
+  RedisCluster cluster({"--requirepass", "shared"});
+  RedisOptions options;
+  options.login.password = "shared";
+  const auto target = open({cluster.nodes[0]->address()}, options);
+  Driver drive(*target);
+  for (std::uint64_t n = 0; n < 60; ++n)
+    ASSERT_EQ(drive.write(shard_name(n), content_of(shard_name(n), 1'000)), Outcome::kDone)
+        << target->trouble();
+  EXPECT_GE(target->stats().connects, 3U);
+  // A slot that moves while it is used: MOVED to a node that this client may not have met.
+  const std::uint32_t slot = redis_slot(target->key_of(shard_name(7)));
+  const std::string from = target->slots().node_of(slot);
+  const std::size_t to = from == cluster.nodes[0]->address() ? 1 : 0;
+  const auto fresh = open({from}, options);
+  Driver other(*fresh);
+  ASSERT_TRUE(other.content(shard_name(7)).has_value()) << fresh->trouble();
+  drive.erase(shard_name(7));  // a slot with keys cannot be given away so
+  for (const auto& node : cluster.nodes)
+    node->cli("cluster setslot " + std::to_string(slot) + " node " + cluster.id_of(to));
+  EXPECT_EQ(other.write(shard_name(7), content_of(shard_name(7), 900)), Outcome::kDone) << fresh->trouble();
+  EXPECT_GE(fresh->stats().moved, 1U);
+  ::unsetenv("REDISCLI_AUTH");
+}
+
 TEST_F(Redis, AServerThatHangsFailsWhatItWasAsked) {
   RedisServer server;
   RedisOptions options;
