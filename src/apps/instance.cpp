@@ -86,6 +86,19 @@ base::Status check_policies(const model::ClusterConfig& config) {
 
 }  // namespace
 
+namespace {
+std::string key_of(std::uint16_t port) { return fmt::format("trimtab-{}-{}", getuid(), port); }
+}  // namespace
+
+std::vector<std::string> pool_targets_of(const Instance& instance) {
+  const model::PoolConfig& pool = instance.config.pool;
+  if (!pool.targets.empty()) return pool.targets;
+  if (pool.file_bytes > 0) return {pool.directory};
+  return {};
+}
+
+std::string runtime_dir_of(std::uint16_t port) { return "/tmp/" + key_of(port); }
+
 base::Result<Instance> load_instance(const InstanceOptions& options, bool needs_model) {
   auto config = config::load_cluster_config(options.config_path);
   if (!config) return tl::unexpected(config.error());
@@ -109,9 +122,8 @@ base::Result<Instance> load_instance(const InstanceOptions& options, bool needs_
     out.state_dir = ".cache/trimtab/" + fs::path(options.config_path).stem().string();
   out.state_dir = fs::absolute(out.state_dir).string();
   if (out.config.pool.directory.empty()) out.config.pool.directory = out.state_dir + "/pool";
-  const std::string key = fmt::format("trimtab-{}-{}", getuid(), out.config.gateway.port);
-  out.runtime_dir = "/tmp/" + key;
-  out.shm_dir = "/dev/shm/" + key;
+  out.runtime_dir = runtime_dir_of(out.config.gateway.port);
+  out.shm_dir = "/dev/shm/" + key_of(out.config.gateway.port);
   out.calibration_path = out.state_dir + "/calibration.toml";
   if (fs::exists(out.calibration_path)) {
     auto cost = config::load_cost(out.calibration_path);

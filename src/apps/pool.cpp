@@ -8,6 +8,7 @@
 
 #include "apps/commands.h"
 #include "apps/pool_commands.h"
+#include "apps/pool_loader.h"
 #include "apps/pool_plan.h"
 #include "apps/pool_repair.h"
 #include "policy/placement/rebuild.h"
@@ -165,6 +166,7 @@ void add_pool(CLI::App& app) {
   command->callback([options] { finish(layout(*options)); });
   add_pool_repair(*pool);
   add_pool_exercise(*pool);
+  add_pool_changes(*pool);
   add_pool_swap_in(*pool);
 }
 

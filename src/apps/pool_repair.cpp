@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
+#include "apps/pool_loader.h"
 #include "apps/pool_repair_fleet.h"
 #include "apps/signals.h"
 
@@ -19,13 +20,17 @@ namespace {
 using kv_store::WalkCursor;
 using kv_store::WalkKind;
 
-constexpr base::Nanos kSecond{1'000'000'000};
+constexpr base::Nanos kSecond{1'000'000'000}, kSettles{10'000'000'000};
 constexpr int kInterrupted = 4;
 
 struct RepairOptions {
   FleetOptions fleet;
   std::string resume_file;
   std::vector<std::string> replacements;
+};
+struct StatusOptions {
+  FleetOptions fleet;
+  LoaderOptionsOf loader;
 };
 
 /// Who reads the cursor must walk the same pool: the targets are part of it.
@@ -107,6 +112,17 @@ void finish_repairs(Fleet& fleet, const std::atomic<bool>& stop) {
   }
 }
 
+/// No shard is written before most targets keep the map by which it is.
+base::Status settle(Fleet& fleet) {
+  for (const base::Nanos end = fleet.now() + kSettles; !fleet.store->map_settled() && fleet.now() < end;)
+    fleet.turn();
+  if (fleet.store->map_settled()) return {};
+  return base::fail(base::Code::kUnavailable,
+                    "not more than half of the pool's targets take its map: start the others; `trimtab pool "
+                    "status` says which",
+                    "pool");
+}
+
 /// Walks to the end or until a signal. The exit code.
 base::Result<int> walk(const RepairOptions& options, WalkKind kind, Fleet& fleet) {
   const char* verb = kind == WalkKind::kScrub ? "scrub" : "rebuild";
@@ -115,11 +131,17 @@ base::Result<int> walk(const RepairOptions& options, WalkKind kind, Fleet& fleet
   if (!from) return tl::unexpected(from.error());
   TRIMTAB_TRY(
       keep(options.resume_file, *from, fleet));  // a file that cannot be written shows now, not in an hour
+  TRIMTAB_TRY(settle(fleet));
   TRIMTAB_TRY(fleet.store->resume_walk(*from, fleet.now()));
   if (from->blocks > 0) std::cerr << fmt::format("{}: goes on after {} blocks\n", verb, from->blocks);
   base::Nanos say_at = fleet.now() + kSecond;
   while (!stop && !(fleet.store->walk()->cursor().kind == kind && fleet.store->walk()->done())) {
     fleet.turn();
+    if (fleet.store->newer_map() != nullptr)
+      return base::fail(
+          base::Code::kUnavailable,
+          fmt::format("the pool's targets were changed meanwhile: run `trimtab pool {}` again", verb),
+          "pool");
     if (fleet.now() < say_at) continue;
     say_at = fleet.now() + kSecond;
     say_progress(verb, fleet);
@@ -136,8 +158,8 @@ base::Result<int> walk(const RepairOptions& options, WalkKind kind, Fleet& fleet
   finish_repairs(fleet, stop);
   if (!options.resume_file.empty()) std::filesystem::remove(options.resume_file);
   fleet.turn_for(base::Nanos{100'000'000});
-  const FleetState state = state_of(fleet);
-  const int code = end.unreadable > 0 ? 3 : state.exit_code();
+  const kv_pool::PoolReport state = fleet.report();
+  const int code = end.unreadable > 0 ? 3 : exit_code_of(state);
   if (options.fleet.as_json) {
     std::cout << nlohmann::json{{"blocks", end.blocks},
                                 {"shards_bad", end.shards_bad},
@@ -161,53 +183,48 @@ base::Result<int> walk(const RepairOptions& options, WalkKind kind, Fleet& fleet
   return code;
 }
 
-base::Status replace_in(std::vector<std::string>& targets, const std::vector<std::string>& replacements) {
-  for (const std::string& one : replacements) {
-    const std::size_t equals = one.find('=');
-    const std::string number = one.substr(0, equals);
-    const bool is_number =
-        !number.empty() && number.size() < 5 && number.find_first_not_of("0123456789") == std::string::npos;
-    if (equals == std::string::npos || !is_number || std::stoul(number) >= targets.size())
-      return base::fail(
-          base::Code::kInvalidArgument,
-          fmt::format("'{}': say N=PLACE with N from 0 to {}, the number that `pool status` shows", one,
-                      targets.empty() ? 0 : targets.size() - 1),
-          "--replace");
-    targets[std::stoul(number)] = one.substr(equals + 1);
-  }
-  return {};
-}
-
 void leave_with(const base::Result<int>& code) {
   finish(code ? base::Status{} : base::Status(tl::unexpected(code.error())));
   if (*code != 0) throw CLI::RuntimeError(*code);
 }
 
-base::Result<int> run_walk(RepairOptions options, WalkKind kind) {
-  if (!options.replacements.empty()) {
-    auto all = targets_of(options.fleet);
-    if (!all) return tl::unexpected(all.error());
-    options.fleet.targets = std::move(*all);
-    TRIMTAB_TRY(replace_in(options.fleet.targets, options.replacements));
-  }
-  auto fleet = open_fleet(options.fleet);
+base::Result<int> run_walk(const RepairOptions& options, WalkKind kind) {
+  auto fleet = open_fleet(options.fleet, kv_store::MapUse::kKeep);
   if (!fleet) return tl::unexpected(fleet.error());
+  for (const std::string& replacement : options.replacements)
+    TRIMTAB_TRY(replace_target(*fleet, options.fleet, replacement));
   auto code = walk(options, kind, *fleet);
   if (code && !options.replacements.empty()) {
-    std::cerr << "rebuild: from now on every process of this pool must be started with these targets, in "
-                 "this order:";
+    std::cerr << "rebuild: from now on every process of this pool must be started with these targets:";
     for (const std::string& target : fleet->targets) std::cerr << " " << target;
     std::cerr << "\n";
   }
   return code;
 }
 
-base::Result<int> status(const FleetOptions& options) {
-  auto fleet = open_fleet(options);
+base::Result<int> say_report(const base::Result<kv_pool::PoolReport>& report, bool as_json) {
+  if (!report) return tl::unexpected(report.error());
+  print_report(*report, as_json);
+  return exit_code_of(*report);
+}
+
+base::Result<int> status(const StatusOptions& options) {
+  if (options.fleet.targets.empty()) {
+    LoaderOptionsOf from = options.loader;
+    from.config_path = options.fleet.config_path;
+    const auto socket = loader_socket(from);
+    if (!socket) return tl::unexpected(socket.error());
+    // A loader owns its directories, and knows what is on its way; without one the targets are asked.
+    if (!socket->empty()) {
+      auto loader = dial_loader(*socket);
+      if (loader) return say_report(loader->report(), options.fleet.as_json);
+      if (!options.loader.socket.empty()) return tl::unexpected(loader.error());
+    }
+  }
+  auto fleet = open_fleet(options.fleet, kv_store::MapUse::kLook);
   if (!fleet) return tl::unexpected(fleet.error());
-  const FleetState state = state_of(*fleet);
-  print_state(state, *fleet, options.as_json);
-  return state.exit_code();
+  for (const std::string& note : fleet->notes) std::cerr << "status: " << note << "\n";
+  return say_report(fleet->report(), options.fleet.as_json);
 }
 
 void add_walk_options(CLI::App& command, RepairOptions& options) {
@@ -230,17 +247,21 @@ const char* const kExitCodes =
 }  // namespace
 
 void add_pool_repair(CLI::App& pool) {
-  auto looked_at = std::make_shared<FleetOptions>();
+  auto looked_at = std::make_shared<StatusOptions>();
   CLI::App* look = pool.add_subcommand(
       "status",
-      std::string("what the pool holds, where, and which of its targets answer\n\n"
-                  "  trimtab pool status --profile deepseek-v4.1-flash --targets tcp://10.0.0.1:7701 "
-                  "tcp://10.0.0.2:7701 ...\n"
-                  "  trimtab pool status --config cluster.toml\n\n"
-                  "Works beside a running pool: over tcp:// and redis:// others go on meanwhile. A directory "
-                  "has one owner and is\nrefused while a loader or a kv-target serves it.\n") +
+      std::string(
+          "what the pool holds, where, and which of its targets answer\n\n"
+          "  trimtab pool status --profile deepseek-v4.1-flash --targets tcp://10.0.0.1:7701 "
+          "tcp://10.0.0.2:7701 ...\n"
+          "  trimtab pool status --config cluster.toml\n\n"
+          "A running loader (of --config on this machine, or --loader SOCKET) is asked, and says too how "
+          "far a change of the\npool's targets has come. Otherwise the targets are asked: over tcp:// and "
+          "redis:// others go on meanwhile. A\ndirectory has one owner and is refused while another "
+          "process serves it.\n") +
           kExitCodes);
-  add_fleet_options(*look, *looked_at);
+  add_fleet_options(*look, looked_at->fleet);
+  add_loader_options(*look, looked_at->loader);
   look->callback([looked_at] { leave_with(status(*looked_at)); });
 
   auto scrubbed = std::make_shared<RepairOptions>();
@@ -263,9 +284,10 @@ void add_pool_repair(CLI::App& pool) {
           "  trimtab pool rebuild --config cluster.toml\n"
           "  trimtab pool rebuild --config cluster.toml --replace 3=tcp://10.0.0.9:7701   # an empty "
           "one for number 3\n\n"
-          "A running loader rebuilds by itself when a target of its own comes back; a replaced one needs "
-          "this "
-          "and then the new list in its configuration.\n") +
+          "A running loader rebuilds by itself when a target comes back or is replaced (`trimtab pool "
+          "replace`);\nthis is for a pool that no loader serves. After --replace the configuration needs the "
+          "new "
+          "place.\n") +
           kExitCodes);
   add_walk_options(*rebuild, *rebuilt);
   rebuild->add_option("--replace", rebuilt->replacements,

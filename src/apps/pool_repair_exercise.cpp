@@ -168,7 +168,7 @@ class Exercise {
 };
 
 base::Result<int> exercise(const ExerciseOptions& options) {
-  auto fleet = open_fleet(options.fleet);
+  auto fleet = open_fleet(options.fleet, kv_store::MapUse::kLook);
   if (!fleet) return tl::unexpected(fleet.error());
   Exercise work(options, *fleet);
   if (!options.only_read && !options.only_erase) TRIMTAB_TRY(work.write_all());

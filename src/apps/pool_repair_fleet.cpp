@@ -2,25 +2,20 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <bit>
-#include <iostream>
-#include <nlohmann/json.hpp>
 
 #include "apps/instance.h"
 #include "config/cluster_config.h"
 #include "config/profile.h"
 #include "ipc/steady_clock.h"
 #include "kv_pool/target_list.h"
-#include "report/table.h"
 
 namespace trimtab::apps {
 namespace {
 
 /// A target that is down at the start is found out by vain questions, one each `feed_interval`.
-constexpr base::Nanos kUntilDeathShows{400'000'000};
+constexpr base::Nanos kUntilDeathShows{400'000'000}, kUntilAnswered{2'000'000'000};
 
 base::Result<model::KvLayout> layout_of(const FleetOptions& options, const std::string& profile) {
   model::KvLayout kv;
@@ -41,16 +36,23 @@ base::Result<model::ClusterConfig> config_of(const FleetOptions& options) {
   return config::load_cluster_config(options.config_path);
 }
 
-std::string per_cent(std::uint64_t part, std::uint64_t all) {
-  return all == 0 ? "-"
-                  : fmt::format("{:.1f} %", 100.0 * static_cast<double>(part) / static_cast<double>(all));
+base::Result<model::KvLayout> layout_for(const FleetOptions& options, const model::ClusterConfig& config) {
+  if (options.config_path.empty() && options.profile.empty() && options.layer_bytes.empty())
+    return base::fail(base::Code::kInvalidArgument,
+                      "blocks of which model? --profile NAME, --config FILE or --layer-bytes", "pool");
+  return layout_of(options, options.profile.empty() ? config.model.profile : options.profile);
+}
+
+std::uint64_t directory_bytes_of(const FleetOptions& options, const model::ClusterConfig& config) {
+  return options.directory_bytes > 0 ? options.directory_bytes
+                                     : static_cast<std::uint64_t>(config.pool.file_bytes);
 }
 
 }  // namespace
 
 void add_fleet_options(CLI::App& command, FleetOptions& options) {
   command.add_option("--targets", options.targets,
-                     "the pool's places in the pool's order: tcp://host:7701, redis://host:6379, or a "
+                     "the pool's places: tcp://host:7701, redis://host:6379, or a "
                      "directory that nobody serves");
   command.add_option(
       "--config", options.config_path,
@@ -81,41 +83,79 @@ base::Result<std::vector<std::string>> targets_of(const FleetOptions& options) {
                     "pool");
 }
 
-base::Result<Fleet> open_fleet(const FleetOptions& options) {
+base::Result<Fleet> open_fleet(const FleetOptions& options, kv_store::MapUse use) {
   Fleet fleet;
-  auto targets = targets_of(options);
-  if (!targets) return tl::unexpected(targets.error());
-  fleet.targets = std::move(*targets);
+  const auto specs = targets_of(options);
+  if (!specs) return tl::unexpected(specs.error());
   const auto config = config_of(options);
   if (!config) return tl::unexpected(config.error());
-  if (options.config_path.empty() && options.profile.empty() && options.layer_bytes.empty())
-    return base::fail(base::Code::kInvalidArgument,
-                      "blocks of which model? --profile NAME, --config FILE or --layer-bytes", "pool");
-  const auto kv = layout_of(options, options.profile.empty() ? config->model.profile : options.profile);
+  const auto kv = layout_for(options, *config);
   if (!kv) return tl::unexpected(kv.error());
   auto layout = kv_code::StripeLayout::make(*kv);
   if (!layout) return tl::unexpected(layout.error());
   fleet.layout = std::move(*layout);
-  const auto directory_bytes = options.directory_bytes > 0
-                                   ? options.directory_bytes
-                                   : static_cast<std::uint64_t>(config->pool.file_bytes);
-  auto list = kv_pool::open_targets(fleet.targets, directory_bytes, fleet.layout.shard_bytes);
+  auto list = kv_pool::open_targets(*specs, directory_bytes_of(options, *config), fleet.layout.shard_bytes);
   if (!list) {
     base::Error error = list.error();
     if (error.message.find("in use") != std::string::npos)
       error.message += " (a kv-target's is reached by tcp://; a loader owns its own while it runs)";
     return tl::unexpected(std::move(error));
   }
+  std::vector<std::string> places;
+  for (const std::string& spec : *specs) places.push_back(kv_pool::place_of(spec));
   kv_store::StoreOptions store;
   store.layout = fleet.layout;
   store.memory_bytes = std::max<std::uint64_t>(store.memory_bytes, 256 * fleet.layout.shard_bytes);
   store.repair_bytes_per_second = options.bytes_per_second;
   store.repair_jobs = 16;
-  auto opened = kv_store::StripedStore::open(std::move(list->targets), std::move(store), fleet.now());
+  const ipc::SteadyClock clock;
+  auto opened =
+      kv_store::open_pool(std::move(list->targets), places, std::move(store), clock, kUntilAnswered, use);
   if (!opened) return tl::unexpected(opened.error());
-  fleet.store = std::move(*opened);
+  fleet.store = std::move(opened->store);
+  fleet.record = std::move(opened->record);
+  fleet.notes = std::move(opened->notes);
+  for (const kv_store::MapMember& member : fleet.record.members) fleet.targets.push_back(member.place);
   fleet.turn_for(kUntilDeathShows);
   return fleet;
+}
+
+base::Status replace_target(Fleet& fleet, const FleetOptions& options, const std::string& replacement) {
+  const auto refuse = [&](const std::string& why) {
+    return base::fail(base::Code::kInvalidArgument, fmt::format("'{}': {}", replacement, why), "--replace");
+  };
+  const std::size_t equals = replacement.find('=');
+  const std::string number = replacement.substr(0, equals);
+  const bool is_number =
+      !number.empty() && number.size() < 5 && number.find_first_not_of("0123456789") == std::string::npos;
+  if (equals == std::string::npos || !is_number || std::stoul(number) >= fleet.targets.size())
+    return refuse(fmt::format("say N=PLACE with N from 0 to {}, the number that `pool status` shows",
+                              fleet.targets.size() - 1));
+  const auto id = static_cast<kv_store::TargetId>(std::stoul(number));
+  const std::string spec = replacement.substr(equals + 1), place = kv_pool::place_of(spec);
+  if (std::ranges::find(fleet.targets, place) != fleet.targets.end())
+    return refuse(place + " is a target of this pool already");
+  if (fleet.record.members[id].state != kv_store::MapMember::State::kIn)
+    return refuse(fmt::format("target {} is leaving the pool or has left it", id));
+  const auto config = config_of(options);
+  if (!config) return tl::unexpected(config.error());
+  const auto specs = targets_of(options);
+  if (!specs) return tl::unexpected(specs.error());
+  auto target = kv_pool::open_target(
+      spec, kv_pool::directory_share(*specs, directory_bytes_of(options, *config)), fleet.layout.shard_bytes);
+  if (!target) return tl::unexpected(target.error());
+  std::shared_ptr<void> memory;
+  const auto found = kv_store::look_at(**target, memory, ipc::SteadyClock(), kUntilAnswered);
+  if (found.kind == kv_store::MapFound::Kind::kUnreachable) {
+    target->reset();  // lets go of the memory
+    return refuse(place + " cannot be reached: start it first");
+  }
+  const auto space = (*target)->space();
+  if (found.kind == kv_store::MapFound::Kind::kRecord || (space && space->shards > 0))
+    return refuse(place + " holds something already: empty it first");
+  fleet.store->replace(id, std::move(*target), fleet.now(), place);
+  fleet.targets[id] = place;
+  return {};
 }
 
 base::Nanos Fleet::now() const { return ipc::SteadyClock().now(); }
@@ -133,70 +173,6 @@ void Fleet::turn() {
 
 void Fleet::turn_for(base::Nanos span) {
   for (const base::Nanos end = now() + span; now() < end;) turn();
-}
-
-FleetState state_of(const Fleet& fleet) {
-  FleetState state;
-  state.shards.resize(fleet.targets.size());
-  const kv_store::StoreIndex& index = fleet.store->index();
-  for (const kv_store::BlockKey key : index.keys()) {
-    const auto at = index.find(key);
-    if (!at) continue;
-    ++state.blocks;
-    for (const kv_store::TargetId target : *at)
-      if (target != kv_store::kNowhere && index.alive(target)) ++state.shards[target];
-    const auto usable = std::popcount(index.usable(*at));
-    const bool at_home = std::ranges::equal(*at, fleet.store->map().of(key));
-    if (!index.present(key))
-      ++state.unreadable;
-    else if (usable < static_cast<int>(kv_store::kShards) || !at_home)
-      ++state.degraded;
-    else
-      ++state.whole;
-  }
-  return state;
-}
-
-void print_state(const FleetState& state, Fleet& fleet, bool as_json) {
-  kv_store::StripedStore& store = *fleet.store;
-  nlohmann::json targets = nlohmann::json::array();
-  report::Table table({{"target", report::Align::kLeft},
-                       {"state", report::Align::kLeft},
-                       {"shards"},
-                       {"used"},
-                       {"of room"},
-                       {"trouble", report::Align::kLeft}});
-  for (kv_store::TargetId t = 0; t < fleet.targets.size(); ++t) {
-    const bool answers = store.channels().usable(t) && store.index().alive(t);
-    const auto space = answers ? store.space(t) : base::Result<kv_target::Space>{};
-    const std::uint64_t used = answers && space ? space->used_bytes : 0;
-    const std::uint64_t capacity = answers && space ? space->capacity_bytes : 0;
-    const std::string health(answers ? name(store.channels().health(t)) : "dead");
-    targets.push_back({{"target", fleet.targets[t]},
-                       {"state", health},
-                       {"shards", state.shards[t]},
-                       {"used_bytes", used},
-                       {"capacity_bytes", capacity},
-                       {"trouble", store.trouble(t)}});
-    table.add_row({fmt::format("{}  {}", t, fleet.targets[t]), health, fmt::format("{}", state.shards[t]),
-                   fmt::format("{:.1f} MB", static_cast<double>(used) / 1e6), per_cent(used, capacity),
-                   store.trouble(t)});
-  }
-  if (as_json) {
-    std::cout << nlohmann::json{{"blocks", state.blocks},           {"whole", state.whole},
-                                {"degraded", state.degraded},       {"unreadable", state.unreadable},
-                                {"may_lose", store.map().losses()}, {"targets", targets}}
-                     .dump(2)
-              << "\n";
-    return;
-  }
-  std::cout << table.text(report::terminal_style(STDOUT_FILENO));
-  std::cout << fmt::format(
-      "{} blocks of {} bytes: {} whole, {} degraded (readable; a rebuild or a scrub mends them), {} "
-      "unreadable "
-      "(they are computed again). {} of {} targets may be lost at once.\n",
-      state.blocks, fleet.layout.block_bytes, state.whole, state.degraded, state.unreadable,
-      store.map().losses(), fleet.targets.size());
 }
 
 }  // namespace trimtab::apps

@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "kv_store/striped_store.h"
+#include "kv_pool/store_report.h"
+#include "kv_store/map_search.h"
 
 namespace trimtab::apps {
 
@@ -21,36 +22,35 @@ struct FleetOptions {
 void add_fleet_options(CLI::App& command, FleetOptions& options);
 
 struct Fleet {
-  std::vector<std::string> targets;  // as they were given
+  std::vector<std::string> targets;  // by number, without passwords
   kv_code::StripeLayout layout;
+  kv_store::MapRecord record;  // by which it was opened
   std::unique_ptr<kv_store::StripedStore> store;
+  std::vector<std::string> notes;
 
   base::Nanos now() const;
   /// Sleeps until something is to do, 100 ms at most, and does it.
   void turn();
   void turn_for(base::Nanos span);
+  kv_pool::PoolReport report() { return kv_pool::report_on(*store, record, layout.block_bytes, now()); }
   std::vector<kv_store::StoreEvent> events;
 };
 
 /// Those named, else the configuration's. Errors: neither names any.
 base::Result<std::vector<std::string>> targets_of(const FleetOptions& options);
 
-/// Opens all targets and waits until it is known which of them answer. Errors: no targets or no layout; a
-/// directory that another process serves.
-base::Result<Fleet> open_fleet(const FleetOptions& options);
+/// Opens all targets by the pool's map, which it does not change (where nobody keeps one: by the list's
+/// order), and waits until it is known which of them answer. kLook: `replace` cannot be used. Errors: no
+/// targets or no layout; a directory that another process serves; those of kv_store::open_pool.
+base::Result<Fleet> open_fleet(const FleetOptions& options, kv_store::MapUse use);
 
-/// How whole the blocks are by what the targets say they hold.
-struct FleetState {
-  std::uint64_t blocks = 0;           // of which anything is known
-  std::uint64_t whole = 0;            // every shard where it belongs
-  std::uint64_t degraded = 0;         // readable, with fewer
-  std::uint64_t unreadable = 0;       // fewer than ten shards: to be computed again
-  std::vector<std::uint64_t> shards;  // by target
+/// "N=PLACE": the empty target PLACE stands in for number N from now on. Errors name what is wrong with it.
+base::Status replace_target(Fleet& fleet, const FleetOptions& options, const std::string& replacement);
 
-  /// What the commands exit with: 0 all whole, 2 something is degraded, 3 something cannot be read.
-  int exit_code() const { return unreadable > 0 ? 3 : degraded > 0 ? 2 : 0; }
-};
-FleetState state_of(const Fleet& fleet);
-void print_state(const FleetState& state, Fleet& fleet, bool as_json);
+/// What the commands exit with: 0 all whole, 2 something is degraded, 3 something cannot be read.
+inline int exit_code_of(const kv_pool::PoolReport& report) {
+  return report.unreadable > 0 ? 3 : report.degraded > 0 ? 2 : 0;
+}
+void print_report(const kv_pool::PoolReport& report, bool as_json);
 
 }  // namespace trimtab::apps

@@ -1,3 +1,4 @@
+#include <iostream>
 #include <memory>
 
 #include "apps/commands.h"
@@ -5,6 +6,7 @@
 #include "apps/signals.h"
 #include "engine/rank.h"
 #include "kv_pool/loader.h"
+#include "kv_pool/preflight.h"
 #include "kv_state/state_host.h"
 #include "obs/log.h"
 #include "vision/encoder.h"
@@ -13,8 +15,9 @@ namespace trimtab::apps {
 
 namespace {
 
-void run_loaded(const InstanceOptions& options, const std::function<base::Status(const Instance&)>& role) {
-  auto instance = load_instance(options);
+void run_loaded(const InstanceOptions& options, const std::function<base::Status(const Instance&)>& role,
+                bool needs_model = true) {
+  auto instance = load_instance(options, needs_model);
   finish(instance ? role(*instance) : base::Status(tl::unexpected(instance.error())));
 }
 
@@ -101,27 +104,41 @@ void add_encoder(CLI::App& app) {
   });
 }
 
+base::Status run_kv_loader(const Instance& instance, const std::string& socket) {
+  kv_pool::LoaderOptions loader;
+  loader.socket_path = socket.empty() ? instance.runtime_dir + "/kv.sock" : socket;
+  const model::PoolConfig& pool = instance.config.pool;
+  loader.targets = pool_targets_of(instance);
+  loader.memory_bytes = static_cast<std::uint64_t>(pool.memory_bytes);
+  loader.file_bytes = static_cast<std::uint64_t>(pool.file_bytes);
+  loader.eviction = pool.eviction;
+  loader.kv = instance.profile.kv;
+  const auto notes = kv_pool::check_places(loader.targets, loader.file_bytes);
+  if (!notes) return tl::unexpected(notes.error());
+  for (const std::string& note : *notes) std::cerr << "kv-loader: " << note << "\n";
+  obs::start_log("kv-loader");
+  return kv_pool::run_loader(loader, stop_on_signals());
+}
+
 void add_kv_loader(CLI::App& app) {
-  auto options = std::make_shared<InstanceOptions>();
-  CLI::App* command =
-      app.add_subcommand("kv-loader", "the KV pool of this machine: shared memory over striped storage");
-  add_instance_options(*command, *options);
+  struct Options {
+    InstanceOptions instance;
+    std::string socket;
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("kv-loader",
+                                         "the KV pool of this machine: shared memory over striped storage\n\n"
+                                         "  trimtab kv-loader --config cluster.toml                          "
+                                         "  # beside a running `trimtab serve`\n"
+                                         "  trimtab kv-loader --config cluster.toml --socket /run/kv.sock    "
+                                         "  # alone, for `trimtab pool --loader`");
+  add_instance_options(*command, options->instance);
+  command->add_option("--socket", options->socket,
+                      "where users find it; default: where `serve` would have it");
   command->callback([options] {
-    run_loaded(*options, [](const Instance& instance) {
-      kv_pool::LoaderOptions loader;
-      loader.socket_path = instance.runtime_dir + "/kv.sock";
-      const model::PoolConfig& pool = instance.config.pool;
-      if (!pool.targets.empty())
-        loader.targets = pool.targets;
-      else if (pool.file_bytes > 0)
-        loader.targets = {pool.directory};
-      loader.memory_bytes = static_cast<std::uint64_t>(pool.memory_bytes);
-      loader.file_bytes = static_cast<std::uint64_t>(pool.file_bytes);
-      loader.eviction = pool.eviction;
-      loader.kv = instance.profile.kv;
-      obs::start_log("kv-loader");
-      return kv_pool::run_loader(loader, stop_on_signals());
-    });
+    run_loaded(
+        options->instance, [&](const Instance& instance) { return run_kv_loader(instance, options->socket); },
+        /*needs_model=*/false);
   });
 }
 

@@ -22,6 +22,7 @@
 #include "engine/calibrate.h"
 #include "engine/llama_weights.h"
 #include "engine/rank_state.h"
+#include "kv_pool/preflight.h"
 #include "policy/decode/policy.h"
 #include "supervisor/supervisor.h"
 
@@ -174,6 +175,16 @@ base::Status lock_state(const std::string& state_dir) {
   return {};  // the descriptor stays open, and locked, until this process ends
 }
 
+/// Two targets on one disk and the like are said, what cannot work ends the start: a loader that cannot open
+/// its pool would say so in its log only, and every request would be computed.
+base::Status check_pool(const Instance& instance) {
+  const auto notes = kv_pool::check_places(pool_targets_of(instance),
+                                           static_cast<std::uint64_t>(instance.config.pool.file_bytes));
+  if (!notes) return tl::unexpected(notes.error());
+  for (const std::string& note : *notes) std::cerr << "trimtab: pool: " << note << "\n";
+  return {};
+}
+
 base::Status ensure_calibrated(const Instance& instance) {
   if (fs::exists(instance.calibration_path) ||
       !std::holds_alternative<model::QuadraticCost>(instance.profile.cost))
@@ -199,6 +210,7 @@ base::Status serve(const InstanceOptions& options) {
   TRIMTAB_TRY(check_model(*instance));
   TRIMTAB_TRY(check_room(*instance));
   TRIMTAB_TRY(lock_state(instance->state_dir));
+  TRIMTAB_TRY(check_pool(*instance));
   TRIMTAB_TRY(ensure_calibrated(*instance));
   // From here on a signal waits until `supervise` takes it: it would leave the place behind, and a thread
   // that did not block it would end everything without order.

@@ -29,6 +29,7 @@ namespace {
 constexpr std::uint64_t kSlotAlignment = 4096;
 constexpr std::uint64_t kKeysPerMatchMax = 1U << 20;
 constexpr base::Nanos kDrainPatience{20'000'000'000};
+constexpr const char* kNoTargets = "this pool has no targets: it is in memory only";
 
 /// Of the index at start: larger than any of an earlier loader whose users may still live. They all dial this
 /// socket, so the counter beside it lives as long as they do; no life sees that many changes.
@@ -78,6 +79,7 @@ class Loader {
   bool handle_fetch(ClientId id, Connection& connection, const ipc::Frame& frame);
   bool handle_put(ClientId id, Connection& connection, const ipc::Frame& frame);
   bool handle_data(ClientId id, Connection& connection, const ipc::Frame& frame);
+  bool handle_operator(Connection& connection, const ipc::Frame& frame);
   void drop(ClientId id);
   void deliver();
   void post_progress();
@@ -94,13 +96,15 @@ class Loader {
   LoaderOptions options_;
   std::uint64_t slot_stride_ = 0;
   ipc::Segment arena_;
-  std::unique_ptr<StoreTier> tier_;
   ipc::SteadyClock clock_;
+  std::unique_ptr<StoreTier> tier_;
   std::unique_ptr<PoolStore> store_;
   std::unique_ptr<FetchDesk> desk_;
   std::optional<ipc::Listener> listener_;
   std::map<ClientId, Connection> connections_;
   ClientId next_client_ = 1;
+  std::vector<std::string> places_;  // of the targets, without passwords
+  std::string said_trouble_;
 };
 
 base::Status Loader::open_tier(std::uint64_t& blocks) {
@@ -117,10 +121,24 @@ base::Status Loader::open_tier(std::uint64_t& blocks) {
   // For that a whole hit must be under way at once; what a target has to answer at a time is bounded besides.
   tier.store.read_bytes_in_flight = std::clamp<std::uint64_t>(
       options_.loads_most * kv_code::kShards * layout->shard_bytes, 32ULL << 20, 128ULL << 20);
+  for (const std::string& spec : options_.targets) places_.push_back(place_of(spec));
+  tier.places = places_;
+  tier.clock = &clock_;
+  const std::uint64_t share = directory_share(options_.targets, options_.file_bytes);
+  const std::uint64_t shard_bytes = layout->shard_bytes;
+  tier.open_target = [this, share, shard_bytes](const std::string& place) {
+    // Passwords are in the list, never in the map. It must not wait: one thread serves everybody.
+    const auto named = std::ranges::find(places_, place);
+    const std::string& spec =
+        named == places_.end() ? place : options_.targets[static_cast<std::size_t>(named - places_.begin())];
+    return open_target(spec, share, shard_bytes, base::Nanos{0});
+  };
   tier.store.layout = std::move(*layout);
   auto opened = StoreTier::open(std::move(targets->targets), std::move(tier), clock_.now());
   if (!opened) return tl::unexpected(opened.error());
   tier_ = std::move(*opened);
+  for (const std::string& note : tier_->notes())
+    std::fputs(fmt::format("kv-loader: {}\n", note).c_str(), stderr);
   return {};
 }
 
@@ -263,7 +281,21 @@ bool Loader::handle(ClientId id, Connection& connection, const ipc::Frame& frame
     return handle_fetch(id, connection, frame);
   if (type == protocol::Put::kType || type == protocol::Commit::kType)
     return handle_put(id, connection, frame);
+  if (type == protocol::Manage::kType || type == protocol::AskPool::kType)
+    return handle_operator(connection, frame);
   return handle_data(id, connection, frame);
+}
+
+bool Loader::handle_operator(Connection& connection, const ipc::Frame& frame) {
+  if (wire::type_of(frame) == protocol::AskPool::kType) {
+    if (tier_ == nullptr) return send(connection, protocol::Pool{kNoTargets, {}});
+    return send(connection, protocol::Pool{{}, tier_->report(clock_.now())});
+  }
+  const auto change = wire::from_frame<protocol::Manage>(frame);
+  if (!change) return false;
+  if (tier_ == nullptr) return send(connection, protocol::Managed{kNoTargets});
+  const auto begun = tier_->manage(*change, clock_.now());
+  return send(connection, protocol::Managed{begun ? std::string() : begun.error().message});
 }
 
 bool Loader::handle_data(ClientId id, Connection& connection, const ipc::Frame& frame) {
@@ -341,7 +373,12 @@ void Loader::deliver() {
   post_progress();
   // Not fmt::print: it throws where the line cannot be written, and the log may lie on the disk that is full.
   for (const std::string& error : answers.disk_errors)
-    std::fputs(fmt::format("kv-loader: {}: {}\n", fmt::join(options_.targets, ", "), error).c_str(), stderr);
+    std::fputs(fmt::format("kv-loader: {}: {}\n", fmt::join(places_, ", "), error).c_str(), stderr);
+  if (tier_ && tier_->map_trouble() != said_trouble_) {
+    said_trouble_ = tier_->map_trouble();
+    if (!said_trouble_.empty())
+      std::fputs(fmt::format("kv-loader: the pool's map was changed: {}\n", said_trouble_).c_str(), stderr);
+  }
 }
 
 }  // namespace

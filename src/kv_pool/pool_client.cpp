@@ -20,6 +20,7 @@ namespace {
 
 constexpr base::Nanos kPauseMin{100'000'000};
 constexpr base::Nanos kPauseMax{10'000'000'000};
+constexpr base::Nanos kReportPatience{10'000'000'000};  // it counts all blocks
 
 base::Status unavailable(std::string message) {
   return base::fail(base::Code::kUnavailable, std::move(message), "kv_pool");
@@ -235,6 +236,22 @@ base::Result<PoolStats> PoolClient::stats() {
   auto answer = impl_->ask<protocol::Stats>(protocol::AskStats{});
   if (!answer) return tl::unexpected(answer.error());
   return answer->stats;
+}
+
+base::Result<PoolReport> PoolClient::report() {
+  const std::lock_guard lock(impl_->mutex);
+  auto answer = impl_->ask<protocol::Pool>(protocol::AskPool{}, kReportPatience);
+  if (!answer) return tl::unexpected(answer.error());
+  if (!answer->refusal.empty()) return base::fail(base::Code::kInvalidArgument, answer->refusal, "kv_pool");
+  return std::move(answer->report);
+}
+
+base::Status PoolClient::manage(const protocol::Manage& change, base::Nanos timeout) {
+  const std::lock_guard lock(impl_->mutex);
+  const auto answer = impl_->ask<protocol::Managed>(change, timeout);
+  if (!answer) return tl::unexpected(answer.error());
+  if (!answer->refusal.empty()) return base::fail(base::Code::kInvalidArgument, answer->refusal, "kv_pool");
+  return {};
 }
 
 std::uint64_t PoolClient::block_bytes() const {

@@ -11,6 +11,7 @@
 #include "base/units.h"
 #include "kv_pool/fetch_ticket.h"
 #include "kv_pool/pool_stats.h"
+#include "kv_pool/protocol.h"
 #include "model/ids.h"
 
 namespace trimtab::kv_pool {
@@ -57,6 +58,10 @@ class PoolClient {
   /// Returns when all that was put before is durable; kIo when the pool has no working file tier.
   base::Status flush(base::Nanos timeout = base::Nanos{30'000'000'000});
   base::Result<PoolStats> stats();
+  /// How whole the pool's blocks are, its targets, and how far a change of them has come.
+  base::Result<PoolReport> report();
+  /// Begins a change of the pool's targets. kInvalidArgument: refused, with the target and the cure.
+  base::Status manage(const protocol::Manage& change, base::Nanos timeout = base::Nanos{60'000'000'000});
 
   std::uint64_t block_bytes() const;
 

@@ -223,9 +223,13 @@ PoolStats PoolStore::stats() const {
     stats.shards_repaired = counters.shards_repaired;
     stats.shards_bad =
         counters.shards_short + counters.shards_foreign + counters.shards_corrupt + counters.shards_damaged;
-    stats.targets = store.channels().count();
-    for (kv_store::TargetId id = 0; id < stats.targets; ++id)
+    for (kv_store::TargetId id = 0; id < store.channels().count(); ++id) {
+      const auto* keeper = store.map_keeper();
+      if (keeper != nullptr && keeper->record().members[id].state == kv_store::MapMember::State::kGone)
+        continue;
+      ++stats.targets;
       stats.targets_dead += store.channels().usable(id) ? 0 : 1;
+    }
   }
   stats.block_bytes = block_bytes_;
   stats.dirty_entries = undurable_.size();

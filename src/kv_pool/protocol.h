@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "kv_pool/pool_report.h"
 #include "kv_pool/pool_stats.h"
 #include "wire/messages.h"
 
@@ -15,7 +16,7 @@ namespace trimtab::kv_pool::protocol {
 
 using model::BlockKey;
 
-inline constexpr std::uint32_t kVersion = 2;
+inline constexpr std::uint32_t kVersion = 3;
 
 constexpr wire::Type kv_type(int offset) {
   return static_cast<wire::Type>(static_cast<int>(wire::Type::kKvFirst) + offset);
@@ -193,6 +194,43 @@ struct Release {
   template <class A>
   void visit(A& a) {
     a(plan, blocks, corrupt);
+  }
+};
+
+/// An operator's change of the pool's targets, which are named by place or number. Answered by `Managed`.
+struct Manage {
+  static constexpr wire::Type kType = kv_type(18);
+  enum class Change : std::uint8_t { kGiveUp, kDrain, kExpand, kReplace };
+  Change change = Change::kExpand;
+  std::string target;               // all but kExpand
+  std::vector<std::string> places;  // kExpand: the new ones; kReplace: the one that stands in
+  template <class A>
+  void visit(A& a) {
+    a(change, target, places);
+  }
+};
+/// It has begun, and goes on in the background (`Pool` says how far), or it was refused.
+struct Managed {
+  static constexpr wire::Type kType = kv_type(19);
+  std::string refusal;
+  template <class A>
+  void visit(A& a) {
+    a(refusal);
+  }
+};
+
+struct AskPool {
+  static constexpr wire::Type kType = kv_type(20);
+  template <class A>
+  void visit(A&) {}
+};
+struct Pool {
+  static constexpr wire::Type kType = kv_type(21);
+  std::string refusal;  // not empty: it has no targets
+  PoolReport report;
+  template <class A>
+  void visit(A& a) {
+    a(refusal, report);
   }
 };
 

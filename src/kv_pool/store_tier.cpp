@@ -21,13 +21,26 @@ base::Result<std::unique_ptr<StoreTier>> StoreTier::open(
   auto policy = eviction::make_policy(options.eviction, settings);
   if (!policy) return tl::unexpected(policy.error());
   const std::uint64_t bytes = options.store.layout.block_bytes;
-  auto store = kv_store::StripedStore::open(std::move(targets), std::move(options.store), now);
-  if (!store) return tl::unexpected(store.error());
-  std::unique_ptr<StoreTier> tier(new StoreTier(std::move(*store), std::move(*policy), bytes));
+  kv_store::OpenedPool pool;
+  if (options.places.empty()) {
+    auto store = kv_store::StripedStore::open(std::move(targets), std::move(options.store), now);
+    if (!store) return tl::unexpected(store.error());
+    pool.store = std::move(*store);
+    pool.store->start_walk(kv_store::WalkKind::kRebuild, now);
+  } else {
+    // It rebuilds by itself: targets may have lost what they held while nobody looked, and a place that was
+    // emptied or replaced is filled again.
+    auto opened =
+        kv_store::open_pool(std::move(targets), options.places, std::move(options.store), *options.clock);
+    if (!opened) return tl::unexpected(opened.error());
+    pool = std::move(*opened);
+  }
+  std::unique_ptr<StoreTier> tier(new StoreTier(std::move(pool.store), std::move(*policy), bytes));
+  tier->notes_ = std::move(pool.notes);
+  tier->opened_by_ = std::move(pool.record);
+  tier->open_target_ = std::move(options.open_target);
+  tier->clock_ = options.clock;
   tier->adopt(now);
-  // Targets may have lost what they held while nobody looked: a place that was emptied or replaced is filled
-  // again.
-  tier->store_->start_walk(kv_store::WalkKind::kRebuild, now);
   return tier;
 }
 
@@ -181,6 +194,7 @@ void StoreTier::advance(base::Nanos now, std::vector<Event>& events) {
     write ? saved(event, now, events) : loaded(event, events);
   }
   retry_saves(now, events);
+  if (store_->map_keeper() != nullptr) follow_map(now);
 }
 
 base::Nanos StoreTier::next_wake() {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -9,7 +10,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "kv_store/striped_store.h"
+#include "kv_pool/pool_report.h"
+#include "kv_pool/protocol.h"
+#include "kv_store/map_search.h"
 #include "policy/eviction/policies.h"
 #include "policy/eviction/slots.h"
 
@@ -28,6 +31,10 @@ class StoreTier {
     kv_store::StoreOptions store;
     std::string eviction = "hit_density";   // a name of policy/eviction
     std::uint64_t capacity_blocks = 1'000;  // about: it bounds what the policy remembers
+    /// The targets' names, with which the pool's map is kept at them; empty: it is kept nowhere.
+    std::vector<std::string> places;
+    std::function<base::Result<std::unique_ptr<kv_target::Target>>(const std::string& place)> open_target;
+    const base::Clock* clock = nullptr;  // where there are places; it outlives the tier
   };
   struct Event {
     enum class Kind : std::uint8_t {
@@ -65,6 +72,20 @@ class StoreTier {
   std::size_t blocks() const { return store_->index().blocks(); }
   std::uint64_t evictions() const { return evictions_; }
   kv_store::StripedStore& store() { return *store_; }
+  /// What an operator should know of how the pool was opened.
+  const std::vector<std::string>& notes() const { return notes_; }
+  /// Why another process's newer map is not gone by; empty while all is well.
+  const std::string& map_trouble() const { return map_trouble_; }
+  /// O(blocks).
+  PoolReport report(base::Nanos now);
+
+  // Changes of the pool, asked for by an operator. A target is named by its place or its number. Errors say
+  // which target and what to do.
+  base::Status manage(const protocol::Manage& asked, base::Nanos now);
+  base::Status give_up(const std::string& target, base::Nanos now);
+  base::Status drain(const std::string& target, base::Nanos now);
+  base::Status expand(std::span<const std::string> places, base::Nanos now);
+  base::Status replace(const std::string& target, const std::string& place, base::Nanos now);
   /// Why the targets take nothing at present; empty while they do.
   std::string trouble();
 
@@ -95,7 +116,19 @@ class StoreTier {
   void saved(const kv_store::StoreEvent& event, base::Nanos now, std::vector<Event>& events);
   void loaded(const kv_store::StoreEvent& event, std::vector<Event>& events);
   void retry_saves(base::Nanos now, std::vector<Event>& events);
+  // tier_changes.cpp
+  void follow_map(base::Nanos now);
+  base::Status adopt_newer(base::Nanos now);
+  base::Status may_lose(kv_store::TargetId lost) const;
+  base::Result<kv_store::TargetId> find_target(const std::string& target) const;
+  base::Result<std::unique_ptr<kv_target::Target>> open_blank(const std::string& place);
 
+  std::function<base::Result<std::unique_ptr<kv_target::Target>>(const std::string& place)> open_target_;
+  const base::Clock* clock_ = nullptr;
+  kv_store::MapRecord opened_by_;
+  std::vector<std::string> notes_;
+  std::string map_trouble_;
+  base::Nanos adopt_at_{0}, made_map_room_at_{0};
   std::unique_ptr<kv_store::StripedStore> store_;
   std::unique_ptr<eviction::Policy> policy_;
   std::uint64_t block_bytes_;

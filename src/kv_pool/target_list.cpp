@@ -8,6 +8,7 @@
 #include "base/units.h"
 #include "kv_remote/net/network_target.h"
 #include "kv_remote/redis/redis_target.h"
+#include "kv_store/map_record.h"
 #include "kv_target/file_target.h"
 
 namespace trimtab::kv_pool {
@@ -16,15 +17,14 @@ namespace {
 
 using Opened = base::Result<std::unique_ptr<kv_target::Target>>;
 
-constexpr base::Nanos kPatience{2'000'000'000};
-
 bool starts(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
 
 Opened open_directory(std::string directory, std::uint64_t bytes, std::uint64_t shard_bytes) {
   kv_target::FileTarget::Options options;
   options.directory = std::move(directory);
-  options.capacity_bytes = bytes;
-  options.shard_bytes = shard_bytes;
+  // The pool's map has its own room beside the blocks': a record, and its next version.
+  options.capacity_bytes = bytes + 2 * options.layout.unit_bytes;
+  options.shard_bytes = std::max<std::uint64_t>(shard_bytes, kv_store::kMapBytesMost);
   // Small pools get small files, so that one does not reserve more than it may hold.
   while (options.layout.file_bytes / 4 > std::max(bytes, 4 * shard_bytes)) options.layout.file_bytes /= 4;
   auto target = kv_target::FileTarget::open(std::move(options));
@@ -32,48 +32,70 @@ Opened open_directory(std::string directory, std::uint64_t bytes, std::uint64_t 
   return std::unique_ptr<kv_target::Target>(std::move(*target));
 }
 
-Opened open_network(const std::string& address) {
+Opened open_network(const std::string& address, base::Nanos patience) {
   kv_remote::NetworkOptions options;
   options.server = address;
   options.follow_in_background = true;  // one slow machine must not hold up the reads of the others
   auto target = kv_remote::NetworkTarget::open(std::move(options));
   if (!target) return tl::unexpected(target.error());
   // One that is down at start is one that may come back: the store goes on without it.
-  [[maybe_unused]] const auto there = (*target)->wait_until_connected(kPatience);
+  [[maybe_unused]] const auto there = (*target)->wait_until_connected(patience);
   return std::unique_ptr<kv_target::Target>(std::move(*target));
 }
 
 Opened open_redis(const std::string& address, std::uint64_t shard_bytes) {
+  auto parts = kv_remote::parse_redis_address(address);
+  if (!parts) return tl::unexpected(parts.error());
   kv_remote::RedisOptions options;
-  options.servers = {address};
-  options.shard_bytes = shard_bytes;
+  options.servers = {parts->server};
+  options.login = std::move(parts->login);
+  if (options.login.password.empty()) {
+    auto login = kv_remote::redis_login_from_environment();
+    if (!login) return tl::unexpected(login.error());
+    options.login = std::move(*login);
+  }
+  options.shard_bytes = std::max<std::uint64_t>(shard_bytes, kv_store::kMapBytesMost);
   auto target = kv_remote::RedisTarget::open(std::move(options));
   if (!target) return tl::unexpected(target.error());
   return std::unique_ptr<kv_target::Target>(std::move(*target));
 }
 
+bool is_remote(const std::string& spec) { return spec.find("://") != std::string::npos; }
+
 }  // namespace
+
+base::Result<std::unique_ptr<kv_target::Target>> open_target(const std::string& spec,
+                                                             std::uint64_t directory_bytes,
+                                                             std::uint64_t shard_bytes,
+                                                             base::Nanos patience) {
+  if (starts(spec, "tcp://")) return open_network(spec.substr(6), patience);
+  if (starts(spec, "redis://")) return open_redis(spec.substr(8), shard_bytes);
+  if (!is_remote(spec))
+    return open_directory(starts(spec, "dir:") ? spec.substr(4) : spec, directory_bytes, shard_bytes);
+  return base::fail(base::Code::kInvalidArgument,
+                    fmt::format("'{}' is no place for shards: give a directory, tcp://host:port or "
+                                "redis://host:port",
+                                spec),
+                    "pool.targets");
+}
+
+std::string place_of(const std::string& spec) {
+  const std::size_t at = spec.rfind('@');
+  if (!starts(spec, "redis://") || at == std::string::npos) return spec;
+  return "redis://" + spec.substr(at + 1);
+}
+
+std::uint64_t directory_share(std::span<const std::string> specs, std::uint64_t directory_bytes) {
+  const auto directories = static_cast<std::uint64_t>(
+      std::count_if(specs.begin(), specs.end(), [](const std::string& spec) { return !is_remote(spec); }));
+  return directory_bytes / std::max<std::uint64_t>(1, directories);
+}
 
 base::Result<TargetList> open_targets(std::span<const std::string> specs, std::uint64_t directory_bytes,
                                       std::uint64_t shard_bytes) {
-  const auto remote = [](const std::string& spec) { return spec.find("://") != std::string::npos; };
-  const auto directories = static_cast<std::uint64_t>(
-      std::count_if(specs.begin(), specs.end(), [&](const std::string& spec) { return !remote(spec); }));
   TargetList list;
   for (const std::string& spec : specs) {
-    Opened target =
-        base::fail(base::Code::kInvalidArgument,
-                   fmt::format("'{}' is no place for shards: give a directory, tcp://host:port or "
-                               "redis://host:port",
-                               spec),
-                   "pool.targets");
-    if (starts(spec, "tcp://"))
-      target = open_network(spec.substr(6));
-    else if (starts(spec, "redis://"))
-      target = open_redis(spec.substr(8), shard_bytes);
-    else if (!remote(spec))
-      target = open_directory(starts(spec, "dir:") ? spec.substr(4) : spec, directory_bytes / directories,
-                              shard_bytes);
+    auto target = open_target(spec, directory_share(specs, directory_bytes), shard_bytes);
     if (!target) return tl::unexpected(target.error());
     if (const auto space = (*target)->space()) list.capacity_bytes += space->capacity_bytes;
     list.targets.push_back(std::move(*target));

@@ -17,13 +17,24 @@ struct TargetList {
   std::uint64_t capacity_bytes = 0;  // of those that say
 };
 
-/// Opens the places where shards go, in the given order (which is part of where blocks lie: do not reorder):
+/// Opens the places where shards go:
 ///   /mnt/a, dir:/mnt/a     a directory, on a disk or a mounted 3FS or NFS, made when missing
 ///   tcp://host:7701        another machine's `trimtab kv-target`
-///   redis://host:6379      a Redis, or any node of a Redis Cluster
+///   redis://host:6379      a Redis, or any node of a Redis Cluster; redis://user:password@host:6379, or the
+///                          environment says the password (kv_remote/redis/redis_login.h)
 /// `directory_bytes`: of all directories together. Errors name the target that could not be opened and why.
 base::Result<TargetList> open_targets(std::span<const std::string> specs, std::uint64_t directory_bytes,
                                       std::uint64_t shard_bytes);
+
+/// One of them. `directory_bytes`: of this one, if it is a directory. A server gets `patience` to answer; one
+/// that does not is a target all the same, since it may come.
+base::Result<std::unique_ptr<kv_target::Target>> open_target(
+    const std::string& spec, std::uint64_t directory_bytes, std::uint64_t shard_bytes,
+    base::Nanos patience = base::Nanos{2'000'000'000});
+/// Its name in the pool's map, in messages and in reports: without user and password.
+std::string place_of(const std::string& spec);
+/// Of the list, how much is each directory's.
+std::uint64_t directory_share(std::span<const std::string> specs, std::uint64_t directory_bytes);
 
 /// What a shard takes in a directory: whole units.
 inline std::uint64_t on_disk(std::uint64_t shard_bytes) {

@@ -178,8 +178,7 @@ void note(MapFound& found, const kv_target::Completion& done, std::span<const st
   found.written = std::move(*written);
 }
 
-Search search(std::span<const std::unique_ptr<kv_target::Target>> targets, const base::Clock& clock,
-              base::Nanos patience) {
+Search search(std::span<kv_target::Target* const> targets, const base::Clock& clock, base::Nanos patience) {
   Search search{std::vector<MapFound>(targets.size()),
                 std::make_shared<std::vector<std::vector<std::byte>>>(targets.size())};
   for (std::size_t i = 0; i < targets.size(); ++i) {
@@ -214,6 +213,14 @@ Search search(std::span<const std::unique_ptr<kv_target::Target>> targets, const
 
 }  // namespace
 
+MapFound look_at(kv_target::Target& target, std::shared_ptr<void>& memory, const base::Clock& clock,
+                 base::Nanos patience) {
+  kv_target::Target* const one[] = {&target};
+  Search found = search(one, clock, patience);
+  memory = std::move(found.buffers);
+  return std::move(found.found.front());
+}
+
 base::Result<MapArrangement> arrange_places(std::span<const std::string> places,
                                             std::span<const MapFound> found,
                                             std::span<const std::uint32_t> racks) {
@@ -241,13 +248,37 @@ base::Result<MapArrangement> arrange_places(std::span<const std::string> places,
   return out;
 }
 
+namespace {
+
+/// Whoever only looks, or mends, must not change the pool by a list that is not quite the pool's.
+base::Status unchanged(const MapArrangement& arranged, std::span<const MapFound> found,
+                       std::span<const std::string> places) {
+  const MapRecord* kept = newest(found);
+  if (kept == nullptr) return {};
+  std::vector<std::string> strangers;
+  for (const std::size_t i : arranged.newcomers) strangers.push_back(places[i]);
+  for (TargetId id = 0; id < kept->members.size(); ++id)
+    if (arranged.record.members[id].life != kept->members[id].life)
+      strangers.push_back(arranged.record.members[id].place);
+  if (strangers.empty()) return {};
+  return refuse(
+      fmt::format("{} is blank and not in the pool's map: leave it out; `trimtab pool expand` or "
+                  "`replace` brings it in",
+                  fmt::join(strangers, ", ")));
+}
+
+}  // namespace
+
 base::Result<OpenedPool> open_pool(std::vector<std::unique_ptr<kv_target::Target>> targets,
                                    std::span<const std::string> places, StoreOptions options,
-                                   const base::Clock& clock, base::Nanos patience) {
-  Search found = search(targets, clock, patience);
+                                   const base::Clock& clock, base::Nanos patience, MapUse use) {
+  std::vector<kv_target::Target*> asked;
+  for (const auto& target : targets) asked.push_back(target.get());
+  Search found = search(asked, clock, patience);
   auto owned = std::move(targets);  // ends before the memory that late answers land in
   auto arranged = arrange_places(places, found.found, options.racks);
   if (!arranged) return tl::unexpected<base::Error>(arranged.error());
+  if (use != MapUse::kJoin) TRIMTAB_TRY(unchanged(*arranged, found.found, places));
   OpenedPool pool;
   if (!arranged->note.empty()) pool.notes.push_back(arranged->note);
   std::vector<std::unique_ptr<kv_target::Target>> in_order, more;
@@ -262,7 +293,9 @@ base::Result<OpenedPool> open_pool(std::vector<std::unique_ptr<kv_target::Target
     more.push_back(std::move(owned[i]));
     names.push_back(places[i]);
   }
+  pool.record = arranged->record;
   options.record = std::move(arranged->record);
+  options.keeps_record = use != MapUse::kLook;
   options.kept = std::move(found.buffers);
   options.racks.clear();
   auto store = StripedStore::open(std::move(in_order), std::move(options), clock.now());

@@ -40,15 +40,28 @@ base::Result<MapArrangement> arrange_places(std::span<const std::string> places,
                                             std::span<const MapFound> found,
                                             std::span<const std::uint32_t> racks = {});
 
+/// What one target keeps. Its late answer would land nowhere: the target must end, or answer, before `memory`
+/// does.
+MapFound look_at(kv_target::Target& target, std::shared_ptr<void>& memory, const base::Clock& clock,
+                 base::Nanos patience);
+
 struct OpenedPool {
   std::unique_ptr<StripedStore> store;
+  MapRecord record;                // by which it was opened, before newcomers joined
   std::vector<std::string> notes;  // what an operator should know
+};
+/// What opening a pool may do to its map.
+enum class MapUse : std::uint8_t {
+  kJoin,  // newcomers join, and blank targets stand in for those that are named no more
+  kKeep,  // it is kept, and written where it lacks; a list that would change it is refused
+  kLook,  // the same, and nothing is written
 };
 /// Asks all targets for the pool's map (those silent for `patience` count as unreachable), arranges them by
 /// it and opens a store that keeps it. Newcomers join at once.
 base::Result<OpenedPool> open_pool(std::vector<std::unique_ptr<kv_target::Target>> targets,
                                    std::span<const std::string> places, StoreOptions options,
                                    const base::Clock& clock,
-                                   base::Nanos patience = base::Nanos{2'000'000'000});
+                                   base::Nanos patience = base::Nanos{2'000'000'000},
+                                   MapUse use = MapUse::kJoin);
 
 }  // namespace trimtab::kv_store

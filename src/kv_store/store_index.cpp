@@ -110,6 +110,23 @@ ShardSet StoreIndex::usable(const Places& places) const {
   return set;
 }
 
+StoreIndex::Tally StoreIndex::tally(const PlaceMap& map) const {
+  Tally tally;
+  tally.shards.resize(alive_.size());
+  for (const Entry& entry : entries_) {
+    if (!entry.used) continue;
+    ++tally.blocks;
+    for (const TargetId at : entry.at)
+      if (at != kNowhere && alive(at)) ++tally.shards[at];
+    const bool all = std::popcount(usable(entry.at)) == static_cast<int>(kShards);
+    if (!counts(entry))
+      ++tally.unreadable;
+    else
+      ++(all && entry.at == map.of(entry.key) ? tally.whole : tally.degraded);
+  }
+  return tally;
+}
+
 void StoreIndex::count_shards(std::span<std::uint64_t> counts) const {
   for (const Entry& entry : entries_) {
     if (!entry.used) continue;

@@ -57,6 +57,15 @@ class StoreIndex {
   /// All of which anything is known, in order. O(n log n): for walks over the store.
   std::vector<BlockKey> keys() const;
   ShardSet usable(const Places& places) const;
+  /// How whole blocks are, by where `map` wants their shards. O(blocks).
+  struct Tally {
+    std::uint64_t blocks = 0;           // of which anything is known
+    std::uint64_t whole = 0;            // every shard where it belongs
+    std::uint64_t degraded = 0;         // readable, with fewer, or some of them elsewhere
+    std::uint64_t unreadable = 0;       // fewer than ten shards: to be computed again
+    std::vector<std::uint64_t> shards;  // by target, of those believed alive
+  };
+  Tally tally(const PlaceMap& map) const;
   /// Adds to `counts`, by target, the shards that are known to be there. O(blocks).
   void count_shards(std::span<std::uint64_t> counts) const;
 

@@ -15,9 +15,10 @@ namespace trimtab::kv_store {
 struct StoreOptions {
   kv_code::StripeLayout layout;
   std::vector<std::uint32_t> racks;  // of each target; empty: not known
-  /// The pool's map, which is kept at the targets from now on (`find_map`). None: a map of this store alone,
+  /// The pool's map, which is kept at the targets from now on (`open_pool`). None: a map of this store alone,
   /// made for these targets and written down nowhere.
   std::optional<MapRecord> record;
+  bool keeps_record = true;    // false: goes by it, and leaves what the targets keep alone
   std::shared_ptr<void> kept;  // memory that the targets may still write into
 
   /// Of shard buffers, all reads, writes and repairs together.

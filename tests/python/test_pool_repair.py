@@ -123,9 +123,12 @@ def test_an_interrupted_scrub_goes_on_where_it_was(filled, tmp_path):
     assert 'left' in errors and 'interrupted' in errors
     kept = json.loads(cursor.read_text())
     assert 0 < kept['blocks'] < BLOCKS
-    other = filled.run('scrub', '--resume', str(cursor), places=[t.place for t in reversed(filled.targets)])
+    strange = tmp_path / 'strange'
+    strange.write_text(json.dumps({**kept, 'targets': [*kept['targets'][:-1], 'tcp://10.0.0.9:7701']}))
+    other = filled.run('scrub', '--resume', str(strange))
     assert other.returncode == 1 and 'other targets' in other.stderr
-    done = filled.run('scrub', '--json', '--resume', str(cursor))
+    # In any order: the targets know their numbers.
+    done = filled.run('scrub', '--json', '--resume', str(cursor), places=[t.place for t in reversed(filled.targets)])
     assert done.returncode == 0, done.stderr
     assert f'goes on after {kept["blocks"]} blocks' in done.stderr
     found = json.loads(done.stdout)

@@ -83,10 +83,22 @@ def test_two_systems_do_not_share_a_state_directory(tmp_path):
 
 
 def test_a_pool_that_cannot_be_written_is_said(tmp_path):
-    """The pool's directory is a file: the loader says so in its log, and the system serves without hits."""
+    """The pool's directory is a file, or there is less room than the configuration wants: that ends the start."""
     blocker = tmp_path / 'blocker'
     blocker.write_text('a file where a directory should be')
-    with Served(tmp_path, tmp_path / 'state', {'pool': {'directory': str(blocker / 'pool')}}) as system:
+    port = ('--port', str(free_port()))
+    said = serve(tmp_path, toml({**SMALL, 'pool': {'memory_bytes': 64 << 20, 'directory': str(blocker / 'pool')}}), *port)
+    assert str(blocker) in said and 'pool.targets' in said
+    said = serve(tmp_path, toml({**SMALL, 'pool': {'memory_bytes': 64 << 20, 'file_bytes': 1 << 49}}), *port)
+    assert f'pool.file_bytes = {1 << 49}' in said and 'or less' in said
+
+
+def test_a_pool_that_cannot_be_opened_costs_the_hits_only(tmp_path):
+    """Somebody else's file is in its place: the loader says so in its log, and the system serves without hits."""
+    blocker = tmp_path / 'pool'
+    blocker.mkdir()
+    (blocker / 'log').write_bytes(b'not a log of ours' * 4096)
+    with Served(tmp_path, tmp_path / 'state', {'pool': {'directory': str(blocker)}}) as system:
         answer = system.openai().chat.completions.create(model='smollm2-135m-instruct', max_tokens=4,
                                                          messages=[{'role': 'user', 'content': 'Hello'}])
         assert answer.choices[0].message.content is not None

@@ -1,0 +1,12 @@
+#pragma once
+
+#include "kv_pool/pool_report.h"
+#include "kv_store/striped_store.h"
+
+namespace trimtab::kv_pool {
+
+/// O(blocks). `opened_by`: the map's record; where the store keeps one itself, that one counts.
+PoolReport report_on(kv_store::StripedStore& store, const kv_store::MapRecord& opened_by,
+                     std::uint64_t block_bytes, base::Nanos now);
+
+}  // namespace trimtab::kv_pool
