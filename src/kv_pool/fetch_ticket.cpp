@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -41,8 +42,11 @@ void FetchTicket::State::news(const ProgressEntry& entry) {
   if (entry.outcome != FetchOutcome::kLayers && entry.outcome != FetchOutcome::kWhole)
     return failed(entry.block, entry);
   block.slot = entry.slot;
-  for (; block.layers < entry.layers; ++block.layers) ready[block.layers].push_back(entry.block);
-  if (entry.outcome != FetchOutcome::kWhole) return;
+  const bool is_whole = entry.outcome == FetchOutcome::kWhole;
+  const auto come =
+      is_whole ? entry.layers : std::min(entry.layers, static_cast<std::uint32_t>(ready.size()) - 1);
+  for (; block.layers < come; ++block.layers) ready[block.layers].push_back(entry.block);
+  if (!is_whole) return;
   block.over = block.whole = true;
   block.checksum = entry.checksum;
   done.push_back({entry.block, {}});
@@ -146,6 +150,12 @@ base::Status FetchTicket::copy(std::uint32_t number, std::span<std::byte> destin
     return base::fail(base::Code::kDataLoss,
                       "block " + model::to_string(block.key) + " is damaged in the pool's memory", "kv_pool");
   return {};
+}
+
+std::uint64_t FetchTicket::checksum(std::uint32_t number) const {
+  const std::lock_guard lock(state_->link->mutex());
+  TRIMTAB_CHECK(number < state_->blocks.size() && state_->blocks[number].whole, "a block that is whole");
+  return state_->blocks[number].checksum;
 }
 
 void FetchTicket::release(std::span<const std::uint32_t> blocks) {

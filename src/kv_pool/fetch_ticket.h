@@ -39,13 +39,17 @@ class FetchTicket {
   ~FetchTicket();
 
   /// Appends blocks of which the first `layer` + 1 layers lie in memory and that were not given for this
-  /// layer before; waits up to `wait` for the first. The error of a block that failed, for all callers.
+  /// layer before; waits up to `wait` for the first. The error of a block that failed, for all callers. The
+  /// last layer is given once the block is whole, so that `checksum` is known by then.
   base::Status take(std::uint32_t layer, std::vector<Arrival>& arrivals, base::Nanos wait);
   /// Appends blocks that are whole or have failed, each once, in the order it became known.
   base::Status finished(std::vector<Finished>& blocks, base::Nanos wait);
   /// Copies a whole block (exactly block_bytes), verifies the copy, and releases the block. kDataLoss:
   /// damaged in memory, and withdrawn from the pool.
   base::Status copy(std::uint32_t block, std::span<std::byte> destination);
+  /// What the content of a block that is whole must hash to (content_checksum). Whoever copies it layer by
+  /// layer compares before anything that was computed from it counts.
+  std::uint64_t checksum(std::uint32_t block) const;
   /// Blocks that `take` or `finished` gave; nothing may read them any more.
   void release(std::span<const std::uint32_t> blocks);
 

@@ -29,7 +29,7 @@ LayerSwapper::~LayerSwapper() {
   changed_.notify_all();
   thread_.join();
   for (const Job& job : jobs_)
-    job.gate->fail({base::Code::kCancelled, "the engine stops; nothing more is swapped in", "swap_in"});
+    fail(job, {base::Code::kCancelled, "the engine stops; nothing more is swapped in", "swap_in"});
 }
 
 std::shared_ptr<LayerGate> LayerSwapper::swap(SwapRequest request) {
@@ -66,7 +66,10 @@ void LayerSwapper::run() {
       ++stats_.swaps;
     }
     base::Status done = carry_out(job);
-    if (done) continue;
+    if (done) {
+      if (job.request.feed) job.request.feed->ended({});
+      continue;
+    }
     {
       const std::lock_guard lock(mutex_);
       ++stats_.failed;
@@ -75,8 +78,20 @@ void LayerSwapper::run() {
     if (const auto last = backend_->mark()) {
       if (const auto landed = backend_->wait(*last); !landed) done = landed;
     }
-    job.gate->fail(done.error());
+    fail(job, done.error());
   }
+}
+
+void LayerSwapper::fail(const Job& job, const base::Error& error) {
+  job.gate->fail(error);
+  if (job.request.feed) job.request.feed->ended(tl::unexpected<base::Error>(error));
+}
+
+base::Status LayerSwapper::open(const Job& job, std::uint32_t layers) {
+  if (job.request.feed) TRIMTAB_TRY(job.request.feed->landed(layers - 1));
+  job.gate->open(layers);
+  if (job.request.feed) job.request.feed->opened(layers);
+  return {};
 }
 
 base::Status LayerSwapper::carry_out(const Job& job) {
@@ -91,13 +106,13 @@ base::Status LayerSwapper::carry_out(const Job& job) {
       const auto landed = backend_->reached(under_way.front().marker);
       if (!landed) return tl::unexpected<base::Error>(landed.error());
       if (!*landed) break;
-      job.gate->open(under_way.front().layers);
+      TRIMTAB_TRY(open(job, under_way.front().layers));
       under_way.pop_front();
     }
   }
   for (const UnderWay& rest : under_way) {
     TRIMTAB_TRY(backend_->wait(rest.marker));
-    job.gate->open(rest.layers);
+    TRIMTAB_TRY(open(job, rest.layers));
   }
   const std::lock_guard lock(mutex_);
   stats_.layers += layers;

@@ -30,6 +30,14 @@ class LayerFeed {
   /// Appends blocks whose `layer` lies in host memory and which were not given for this layer before; waits
   /// up to `wait` for the first. An error ends the swap: what the loader said.
   virtual base::Status take(std::uint32_t layer, std::vector<Arrival>& arrivals, base::Nanos wait) = 0;
+
+  /// All blocks of `layer` have landed; its gate opens when this returns. An error ends the swap: what
+  /// landed is not what it should be.
+  virtual base::Status landed([[maybe_unused]] std::uint32_t layer) { return {}; }
+  /// Layers [0, count) are open.
+  virtual void opened([[maybe_unused]] std::uint32_t count) {}
+  /// The swap is over, its gate knows, and no copy is under way any more; the last word of a feed.
+  virtual void ended([[maybe_unused]] const base::Status& how) {}
 };
 
 /// One hit to be swapped in: blocks scattered in host memory, places scattered in device memory.
@@ -72,6 +80,8 @@ class LayerSwapper {
   /// Starts all copies of one layer as its blocks come.
   base::Status copy_layer(const Job& job, std::uint32_t layer);
   base::Status start(std::span<const Copy> copies);
+  static base::Status open(const Job& job, std::uint32_t layers);
+  static void fail(const Job& job, const base::Error& error);
   bool stopping() const;
 
   std::unique_ptr<Backend> backend_;

@@ -65,13 +65,15 @@ void overlap(benchmark::State& state) {
   Hit hit;
   LayerSwapper swapper(std::make_unique<MemcpyBackend>());
   const ipc::SteadyClock clock;
-  double stalled = 0, total = 0, alone = 0;
+  double stalled = 0, later = 0, total = 0, alone = 0;
   for (auto _ : state) {
     const double copy_ns = hit.memcpy_ns();
     const base::Nanos start = clock.now();
     const auto gate = swapper.swap(hit.request);
     for (std::uint32_t layer = 0; layer < 4; ++layer) {
+      const base::Nanos before = gate->stalled();
       if (!gate->wait(layer)) return state.SkipWithError("not swapped in");
+      if (layer > 0) later += static_cast<double>((gate->stalled() - before).value);
       const base::Nanos end = clock.now() + base::Nanos{static_cast<std::int64_t>(copy_ns / 2)};
       while (clock.now() < end) benchmark::ClobberMemory();
     }
@@ -80,6 +82,7 @@ void overlap(benchmark::State& state) {
     alone += copy_ns;
   }
   state.counters["stalled_of_pass"] = stalled / total;
+  state.counters["stalled_after_first_layer"] = later / total;
   state.counters["stalled_of_copies"] = stalled / alone;
 }
 BENCHMARK(overlap)->Unit(benchmark::kMillisecond)->UseRealTime();
