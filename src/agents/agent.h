@@ -29,6 +29,13 @@ struct EncodedImage {
   std::vector<std::int32_t> token_ids;
 };
 
+/// Steps of a prefill that began before all of its hit had come.
+struct SwapIn {
+  base::Nanos step, stalled;        // how long they took; of that, waited for layers
+  std::uint32_t thrown_tokens = 0;  // computed in vain, because a layer did not come
+  bool any() const { return step > base::Nanos{0} || thrown_tokens > 0; }
+};
+
 /// What an engine said: the event for the cluster machine, and what only the host keeps.
 struct Report {
   cluster::Place from;
@@ -40,6 +47,7 @@ struct Report {
   std::optional<EncodedImage> image;                   // of Encoded
   std::uint32_t stored_blocks = 0, handed_blocks = 0;  // of PrefillDone
   wire::FetchEnd fetch = wire::FetchEnd::kWhole;       // of PrefillDone
+  SwapIn swap_in;                                      // of PrefillDone
   std::uint32_t fetched_blocks = 0;                    // of PrefillDone, in models with a window
   std::vector<wire::StateRead> states;                 // of PrefillDone
 };

@@ -261,9 +261,10 @@ std::optional<std::string> Host::journey(const std::string& name) const {
 }
 
 std::string Host::status() {
-  StatusParts parts{machine_->status(), {}, metrics_.drift(), prefixes_->stats(), {}, 0, 0, 0, {}};
+  StatusParts parts{machine_->status(), {}, metrics_.drift(), prefixes_->stats(), {}, {}, 0, 0, 0, {}};
   for (const auto& [key, agent] : agents_) parts.members[key] = agent->members();
   parts.hits = hits_.totals();
+  parts.swap_in = metrics_.swap_in();
   if (states_) parts.states = &*states_;
   parts.shadow = shadow_ ? &*shadow_ : nullptr;
   parts.requests = requests_.size();

@@ -76,6 +76,7 @@ class Host {
   void settle_hit(const Report& report, const cluster::PrefillDone& done);
   void settle_states(RequestState& request, const Report& report);
   void abandon_hit(RequestState& request);
+  void count_swap_in(const Report& report, model::RequestId id);
   ReferenceAgent& agent(model::Role role, model::EngineId engine);
 
   // host_actions.cpp: what the machine asks for.

@@ -124,6 +124,7 @@ bool Host::prepare(const Report& report) {
     metrics_.on_prefill_step(*step);
   } else if (const auto* done = std::get_if<cluster::PrefillDone>(&report.event)) {
     settle_hit(report, *done);
+    count_swap_in(report, done->id);
   } else if (const auto* reserved = std::get_if<cluster::Reserved>(&report.event)) {
     if (RequestState* request = find(reserved->id); request != nullptr && reserved->granted)
       request->reserved[reserved->from] = {report.blocks, report.state_slot};

@@ -84,6 +84,13 @@ void Host::settle_hit(const Report& report, const cluster::PrefillDone& done) {
   request->hit.reset();
 }
 
+void Host::count_swap_in(const Report& report, model::RequestId id) {
+  const SwapIn& swap = report.swap_in;
+  if (!swap.any() || find(id) == nullptr) return;
+  metrics_.on_swap_in(swap);
+  log({io::SwapInEntry{id, now_, swap.step.value, swap.stalled.value, swap.thrown_tokens}});
+}
+
 void Host::abandon_hit(RequestState& request) {
   if (hits_.abandon(request.hit_account)) metrics_.on_hit("abandoned", {}, {});
 }

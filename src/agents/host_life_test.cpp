@@ -113,7 +113,13 @@ TEST_F(HostLife, BlocksLostBetweenMatchAndFetchAreComputedAndCountedOnce) {
   each(Role::kPrefill, [&](FakeMember& m) { m.fetch_end = wire::FetchEnd::kFailed; });
   EXPECT_EQ(ask(3), 641U - 256U);
   each(Role::kPrefill, [&](FakeMember& m) { m.fetch_blocks_most.reset(); });
+  each(Role::kPrefill, [&](FakeMember& m) {
+    m.swap_step_ns = 40'000'000;
+    m.swap_stalled_ns = 10'000'000;
+    m.thrown_tokens = 44;
+  });
   EXPECT_EQ(ask(4), 1U);
+  each(Role::kPrefill, [&](FakeMember& m) { m.swap_step_ns = m.swap_stalled_ns = m.thrown_tokens = 0; });
   auto tiny = std::make_shared<RecordingSink>();
   backend->submit(submission(prompt(100), 1), tiny);
   ASSERT_TRUE(turn_until([&] { return tiny->ended(); }));
@@ -130,6 +136,14 @@ TEST_F(HostLife, BlocksLostBetweenMatchAndFetchAreComputedAndCountedOnce) {
   const auto hits = nlohmann::json::parse(backend->status())["hits"];
   EXPECT_EQ(hits["promised_tokens"], 3 * 640);
   EXPECT_EQ(hits["hit_tokens"], 256 + 256 + 640);
+  const auto swap = nlohmann::json::parse(backend->status())["swap_in"];
+  EXPECT_EQ(swap["requests"], 1);
+  EXPECT_EQ(swap["overlap"], 0.75);
+  EXPECT_EQ(swap["thrown_tokens"], 44);
+  EXPECT_EQ(registry.value("trimtab_swap_in_requests_total"), 1);
+  EXPECT_EQ(registry.value("trimtab_swap_in_thrown_tokens_total"), 44);
+  EXPECT_EQ(registry.value("trimtab_swap_in_stalled_seconds_total"), 0.01);
+  EXPECT_EQ(registry.value("trimtab_swap_in_step_seconds_total"), 0.04);
 }
 
 TEST_F(HostLife, ImagesAreEncodedAndTheirSegmentsLeaveNothingBehind) {

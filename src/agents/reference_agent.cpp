@@ -223,6 +223,9 @@ void ReferenceAgent::on(std::uint32_t rank, const wire::PrefillDone& message) {
   report.stored_blocks = message.stored_blocks;
   report.handed_blocks = message.handed_blocks;
   report.fetch = known(message.fetch);
+  report.swap_in.step = Nanos{std::max<std::int64_t>(0, message.swap_step_ns)};
+  report.swap_in.stalled = std::clamp(Nanos{message.swap_stalled_ns}, Nanos{0}, report.swap_in.step);
+  report.swap_in.thrown_tokens = message.thrown_tokens;
   report.fetched_blocks = message.fetched_blocks;
   report.states = message.states;
   for (wire::StateRead& state : report.states) state.end = known(state.end);

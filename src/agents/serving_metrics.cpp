@@ -57,6 +57,13 @@ void describe_metrics(obs::Registry& registry) {
       "window computed again).");
   registry.describe("trimtab_window_tokens_recomputed_total",
                     "Tokens whose blocks were read and that were computed again for their window only.");
+  registry.describe("trimtab_swap_in_requests_total",
+                    "Requests that were computed from before all of their hit had come.");
+  registry.describe("trimtab_swap_in_step_seconds_total", "What the steps took in which that was done.");
+  registry.describe("trimtab_swap_in_stalled_seconds_total",
+                    "Of that, computing waited for a layer: 1 - stalled / step is the overlap achieved.");
+  registry.describe("trimtab_swap_in_thrown_tokens_total",
+                    "Tokens that were computed in vain, because a layer of a hit did not come.");
   registry.describe("trimtab_pool_up", "1 when the KV pool answers.");
   registry.describe("trimtab_pool_degraded_reads", "Blocks of which a shard was computed, since its start.");
   registry.describe("trimtab_pool_shards_bad", "Shards found torn, damaged or of another block.");
@@ -119,6 +126,17 @@ void ServingMetrics::on_window(const kv::Hit& hit) {
   if (again > 0) metrics_.add("trimtab_window_tokens_recomputed_total", as_double(again));
   const char* begin = hit.snapshot_blocks > 0 ? "state" : !hit.exact ? "approximate" : "exact";
   if (hit.block_kv_blocks > 0) metrics_.add("trimtab_window_state_requests_total", 1, {{"begin", begin}});
+}
+
+void ServingMetrics::on_swap_in(const SwapIn& swap) {
+  ++swap_in_.requests;
+  swap_in_.step += swap.step;
+  swap_in_.stalled += swap.stalled;
+  swap_in_.thrown_tokens += swap.thrown_tokens;
+  metrics_.add("trimtab_swap_in_requests_total", 1);
+  metrics_.add("trimtab_swap_in_step_seconds_total", base::to_seconds(swap.step));
+  metrics_.add("trimtab_swap_in_stalled_seconds_total", base::to_seconds(swap.stalled));
+  metrics_.add("trimtab_swap_in_thrown_tokens_total", swap.thrown_tokens);
 }
 
 void ServingMetrics::sample(const std::optional<kv_pool::PoolStats>& pool) {

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "agents/agent.h"
 #include "agents/request_state.h"
 #include "base/metrics.h"
 #include "cluster/records.h"
@@ -33,6 +34,7 @@ class ServingMetrics {
   void on_hit(std::string_view outcome, base::TokenCount prompt, base::TokenCount hit);
   /// The same hit, of a model with sliding-window layers.
   void on_window(const kv::Hit& hit);
+  void on_swap_in(const SwapIn& swap);
   void on_token(const RequestState& request, base::Nanos now);
   /// `outcome`: stop, length, cancelled, or the name of an error code.
   void on_end(const RequestState& request, const std::string& outcome);
@@ -48,6 +50,11 @@ class ServingMetrics {
     bool alarmed = false;
     std::uint64_t alarms = 0;
   };
+  struct SwapInTotals {
+    std::uint64_t requests = 0, thrown_tokens = 0;
+    base::Nanos step, stalled;
+  };
+  const SwapInTotals& swap_in() const { return swap_in_; }
   /// Predicted against actual step cost, by prefill engine.
   const std::map<model::EngineId, Drift>& drift() const { return drift_; }
 
@@ -55,6 +62,7 @@ class ServingMetrics {
   void sample(const cluster::EngineStatus& engine, const cluster::RankStatus& rank);
   base::Metrics& metrics_;
   std::map<model::EngineId, Drift> drift_;
+  SwapInTotals swap_in_;
 };
 
 std::string role_name(model::Role role);

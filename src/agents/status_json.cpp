@@ -174,6 +174,13 @@ std::string status_json(const StatusParts& parts) {
                   {"snapshots_used", parts.hits.snapshots_used},
                   {"approximate", parts.hits.approximate},
                   {"window_tokens_recomputed", parts.hits.window_tokens_recomputed}};
+  const double step = static_cast<double>(parts.swap_in.step.value);
+  root["swap_in"] = {
+      {"requests", parts.swap_in.requests},
+      {"step_ms", millis(parts.swap_in.step.value)},
+      {"stalled_ms", millis(parts.swap_in.stalled.value)},
+      {"overlap", step > 0 ? json(1 - static_cast<double>(parts.swap_in.stalled.value) / step) : json()},
+      {"thrown_tokens", parts.swap_in.thrown_tokens}};
   root["window_state"] = parts.states == nullptr ? json() : states_json(*parts.states);
   root["encodings_in_flight"] = parts.encodings;
   root["alarms"] = alarms_of(parts);

@@ -31,6 +31,7 @@ struct StatusParts {
   const std::map<model::EngineId, ServingMetrics::Drift>& drift;
   std::optional<kv_pool::PoolStats> pool;
   kv::HitTotals hits;
+  ServingMetrics::SwapInTotals swap_in;
   std::size_t requests = 0, encodings = 0;
   std::uint64_t log_bytes_dropped = 0;
   std::vector<RequestLine> oldest;  // at most kStatusRequestsMax
@@ -48,6 +49,9 @@ struct StatusParts {
 ///    "hits": {"skipped", "misses", "hits", "stale", "fallbacks", "abandoned", "prompt_tokens",
 ///             "promised_tokens", "hit_tokens", "snapshots_used", "approximate",
 ///             "window_tokens_recomputed"}: each request once, when its hit has been read,
+///    "swap_in": {"requests", "step_ms", "stalled_ms", "overlap" | null, "thrown_tokens"}: computed from
+///    before
+///               all of the hit had come; the overlap is 1 - stalled / step,
 ///    "window_state": {"mode", "machines": [{"machine", "endpoint", "epoch", "snapshots"}]} | null,
 ///    "pool": {...} | null, "encodings_in_flight", "alarms": [text...], "decision_log": {"dropped_bytes"},
 ///    "shadow": {"decode_policy", "decisions", "changed", "held", "live": {"kv_peak_over_mean",

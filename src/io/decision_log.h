@@ -90,8 +90,20 @@ struct HitEntry {
   }
 };
 
+/// Steps of a prompt that began before all of its hit had come.
+struct SwapInEntry {
+  RequestId request;
+  Nanos at;
+  std::int64_t step_ns = 0, stalled_ns = 0;  // how long they took; of that, waited for layers
+  std::uint32_t thrown_tokens = 0;           // computed in vain, because a layer did not come
+  template <class A>
+  void visit(A& a) {
+    a(request, at, step_ns, stalled_ns, thrown_tokens);
+  }
+};
+
 struct Entry {
-  std::variant<cluster::Record, NameEntry, TokenEntry, ImageEntry, BlocksEntry, HitEntry> body;
+  std::variant<cluster::Record, NameEntry, TokenEntry, ImageEntry, BlocksEntry, HitEntry, SwapInEntry> body;
 
   RequestId request() const {
     return std::visit([](const auto& e) { return e.request; }, body);

@@ -98,6 +98,7 @@ std::vector<Entry> life(std::uint64_t id, const std::string& name) {
       cluster::PrefillDoneRecord{prefill, TokenCount{2048}, TokenCount{1056}, true, ms * 21, ms * 24}));
   list.push_back({BlocksEntry{RequestId{id}, ms * 61, 8, 25}});
   list.push_back({HitEntry{RequestId{id}, ms * 61, "stale", 2048, 1024, 1152, 128, 1}});
+  list.push_back({SwapInEntry{RequestId{id}, ms * 61, 24'000'000, 2'000'000, 1056}});
   list.push_back(
       record(id, 62, cluster::DecodeStartRecord{{EngineId{0}, 1}, TokenCount{3105}, TokenCount{63}}));
   list.push_back(token(id, 61, 1));
@@ -202,6 +203,8 @@ TEST_F(DecisionLogTest, ExplainTellsTheJourneyInTheWordsOfTheDecisions) {
                             "hit: 2048 tokens promised by the pool, 1024 read (stale): a block was gone",
                             "; began from the window state after 1152 tokens",
                             "; 128 tokens computed again for their window (approximate)",
+                            "it waited for layers 2.0 ms of 24 ms",
+                            "1056 tokens were computed in vain",
                             "8 stored in the pool",
                             "25 handed over",
                             "first token after",

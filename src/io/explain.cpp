@@ -23,6 +23,7 @@ struct Parts {
   std::vector<const ImageEntry*> images;
   std::uint32_t stored_blocks = 0, handed_blocks = 0;
   std::vector<const HitEntry*> hits;
+  std::vector<const SwapInEntry*> swaps;
   std::int64_t submitted_unix_ns = 0;
   std::optional<Nanos> start;
 
@@ -44,6 +45,7 @@ struct Parts {
   void take(const TokenEntry& token) { tokens.push_back(&token); }
   void take(const ImageEntry& image) { images.push_back(&image); }
   void take(const HitEntry& hit) { hits.push_back(&hit); }
+  void take(const SwapInEntry& swap) { swaps.push_back(&swap); }
   void take(const BlocksEntry& blocks) {
     stored_blocks += blocks.stored;
     handed_blocks += blocks.handed;
@@ -121,6 +123,27 @@ std::string hit_text(const HitEntry& hit) {
   return text + "\n";
 }
 
+json swap_in_json(const Parts& parts) {
+  if (parts.swaps.empty()) return nullptr;
+  std::int64_t step = 0, stalled = 0;
+  std::uint64_t thrown = 0;
+  for (const SwapInEntry* swap : parts.swaps)
+    step += swap->step_ns, stalled += swap->stalled_ns, thrown += swap->thrown_tokens;
+  return {{"step_ms", millis_json(Nanos{step})},
+          {"stalled_ms", millis_json(Nanos{stalled})},
+          {"thrown_tokens", thrown}};
+}
+
+std::string swap_in_text(const SwapInEntry& swap) {
+  std::string text =
+      fmt::format("  swap-in: computing began before all of the hit had come; it waited for layers {} of {}",
+                  base::duration_text(Nanos{swap.stalled_ns}), base::duration_text(Nanos{swap.step_ns}));
+  if (swap.thrown_tokens > 0)
+    text += fmt::format("; a layer did not come: {} tokens were computed in vain, and then again",
+                        swap.thrown_tokens);
+  return text + "\n";
+}
+
 json image_json(const ImageEntry& image) {
   return {{"image", image.image},
           {"rows", image.rows},
@@ -138,6 +161,7 @@ void write_tokens(std::string& text, const Parts& parts) {
                    image->rows, image->text_tokens, image->truncated_tokens);
   }
   for (const HitEntry* hit : parts.hits) text += hit_text(*hit);
+  for (const SwapInEntry* swap : parts.swaps) text += swap_in_text(*swap);
   fmt::format_to(out, "  blocks: {} stored in the pool by prefill, {} handed over to decode\n",
                  parts.stored_blocks, parts.handed_blocks);
   fmt::format_to(out, "  {} tokens", parts.tokens.size());
@@ -194,6 +218,7 @@ std::string explain_json(const LoggedRequest& request) {
     root["events"].push_back(std::move(event));
   }
   root["hit"] = hit_json(parts);
+  root["swap_in"] = swap_in_json(parts);
   root["tokens"] = json::array();
   root["checksums"] = json::array();
   root["token_at_ms"] = json::array();

@@ -216,12 +216,15 @@ struct PrefillDone {
   std::uint32_t handed_blocks = 0;
   model::FinishReason finish = model::FinishReason::kNone;  // kStop when the first token ends the answer
   FetchEnd fetch = FetchEnd::kWhole;  // why hit_tokens are fewer than it was told to fetch, if they are
-  std::uint32_t fetched_blocks = 0;   // read from the pool; in models with a window more than the hit has
-  std::vector<StateRead> states;      // of the offered ones, those that it tried, in order
+  // Steps that began before all of the hit had come: how long they took, and of that waited for its layers.
+  std::int64_t swap_step_ns = 0, swap_stalled_ns = 0;
+  std::uint32_t thrown_tokens = 0;   // computed in vain, because a layer did not come; in no other count
+  std::uint32_t fetched_blocks = 0;  // read from the pool; in models with a window more than the hit has
+  std::vector<StateRead> states;     // of the offered ones, those that it tried, in order
   template <class A>
   void visit(A& a) {
     a(id, first_token, logits_checksum, hit_tokens, computed_tokens, stored_blocks, handed_blocks, finish,
-      fetch, fetched_blocks, states);
+      fetch, swap_step_ns, swap_stalled_ns, thrown_tokens, fetched_blocks, states);
   }
 };
 

@@ -49,6 +49,9 @@ class FakeMember {
   /// Prefill: reads of the pool end after so many blocks, in this way; the rest is computed.
   std::optional<std::uint32_t> fetch_blocks_most = std::nullopt;
   wire::FetchEnd fetch_end = wire::FetchEnd::kGone;
+  /// Prefill: what each answer says of steps that began before all of the hit had come.
+  std::int64_t swap_step_ns = 0, swap_stalled_ns = 0;
+  std::uint32_t thrown_tokens = 0;
   std::uint32_t chunk_tokens = 100'000;
   std::uint64_t prefill_starts = 0, prefill_tokens = 0, decode_starts = 0, encodes = 0, aborts = 0,
                 shutdowns = 0;

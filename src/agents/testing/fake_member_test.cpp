@@ -232,6 +232,9 @@ void FakeMember::finish(const Prefill& p) {
   done.hit_tokens = p.start.hit_tokens;
   if (p.fetch_was_short) done.fetch = fetch_end;
   done.computed_tokens = static_cast<std::uint32_t>(p.start.tokens.size()) - p.start.hit_tokens;
+  done.swap_step_ns = swap_step_ns;
+  done.swap_stalled_ns = swap_stalled_ns;
+  done.thrown_tokens = thrown_tokens;
   done.stored_blocks = done.computed_tokens / 128;
   if (p.target) done.handed_blocks = static_cast<std::uint32_t>((p.start.tokens.size() + 127) / 128);
   const auto& stops = p.start.stop_tokens;
