@@ -2,43 +2,82 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+#include <chrono>
 #include <utility>
 
+#include "base/check.h"
 #include "ipc/steady_clock.h"
+#include "swap_in/measure.h"
+#include "swap_in/memcpy_backend.h"
 
 namespace trimtab::engine {
 
 namespace {
 
-// What has not come by then is computed; so often a fetch looks whether it is still wanted, and after so
-// long a silence whether the loader is still there.
-constexpr base::Nanos kFetchPatience{10'000'000'000}, kLook{20'000'000}, kQuiet{1'000'000'000};
+// What has not come by then is computed; so often a loader that is away is asked again.
+constexpr base::Nanos kFetchPatience{10'000'000'000}, kAgain{20'000'000}, kDialPause{1'000'000'000};
+
+/// What copying costs here and now. A machine that cannot tell gets the cost of a slow memory.
+policy::SwapBackendCost measured_cost(swap_in::Backend& backend) {
+  const std::vector<std::byte> source(1U << 20, std::byte{1});
+  std::vector<std::byte> destination(1U << 20);
+  auto cost = swap_in::measure(backend, source, destination);
+  if (cost) return *cost;
+  spdlog::warn("what swapping in costs could not be measured: {}", base::to_string(cost.error()));
+  policy::SwapBackendCost assumed;
+  assumed.name = backend.name();
+  assumed.batch_max = backend.batch_max();
+  return assumed;
+}
+
+void drop(std::deque<MoveJob>& queue, model::RequestId id, std::vector<MoveJob>& dropped) {
+  for (auto job = queue.begin(); job != queue.end();) {
+    if (job->id != id) {
+      ++job;
+      continue;
+    }
+    dropped.push_back(std::move(*job));
+    job = queue.erase(job);
+  }
+}
 
 }  // namespace
 
-BlockMover::BlockMover(const KvArena& arena, Transport& transport, std::string pool_socket,
-                       std::function<void(MoveDone)> on_done)
-    : arena_(arena),
-      transport_(transport),
-      pool_socket_(std::move(pool_socket)),
-      on_done_(std::move(on_done)),
-      thread_([this] { run(); }) {}
+BlockMover::BlockMover(const KvArena& arena, Transport& transport, BlockMoverOptions options, Hooks hooks)
+    : arena_(arena), transport_(transport), options_(std::move(options)), hooks_(std::move(hooks)) {
+  if (!options_.pool_socket.empty() && options_.layout) {
+    auto backend = std::make_unique<swap_in::MemcpyBackend>();
+    cost_ = measured_cost(*backend);
+    swapper_ = std::make_unique<swap_in::LayerSwapper>(std::move(backend));
+  }
+  thread_ = std::thread([this] { run(); });
+}
 
 BlockMover::~BlockMover() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
     cancel_current_ = true;
+    for (const Active& one : active_) one.fetch->cancel();
   }
   changed_.notify_all();
   thread_.join();
+  swapper_.reset();
 }
 
 void BlockMover::submit(MoveJob job) {
   TRIMTAB_CHECK(!job.blocks.empty());
   {
     const std::lock_guard lock(mutex_);
-    queues_.of(job.kind).push_back(std::move(job));
+    if (job.kind == MoveJob::Kind::kHandOver) {
+      hand_overs_.push_back(std::move(job));
+    } else if (job.kind == MoveJob::Kind::kStore) {
+      stores_.push_back(std::move(job));
+    } else {
+      const base::Nanos now = ipc::SteadyClock().now(), patience = job.patience;
+      fetches_.push_back({std::move(job), now, now + patience});
+    }
   }
   changed_.notify_all();
 }
@@ -48,34 +87,69 @@ void BlockMover::cancel(model::RequestId id) {
   {
     const std::lock_guard lock(mutex_);
     if (current_ == id) cancel_current_ = true;
-    for (auto& queue : queues_) {
-      for (auto job = queue.begin(); job != queue.end();) {
-        if (job->id != id) {
-          ++job;
-          continue;
-        }
-        dropped.push_back(std::move(*job));
-        job = queue.erase(job);
+    for (const Active& one : active_)
+      if (one.fetch->job().id == id) one.fetch->cancel();
+    drop(hand_overs_, id, dropped);
+    for (auto fetch = fetches_.begin(); fetch != fetches_.end();) {
+      if (fetch->job.id != id) {
+        ++fetch;
+        continue;
       }
+      dropped.push_back(std::move(fetch->job));
+      fetch = fetches_.erase(fetch);
     }
+    drop(stores_, id, dropped);
   }
-  for (MoveJob& job : dropped) on_done_({std::move(job), 0, true, {}});
+  for (MoveJob& job : dropped) hooks_.done({std::move(job), 0, true, {}});
 }
 
 void BlockMover::run() {
+  const ipc::SteadyClock clock;
   while (true) {
-    MoveJob job;
+    Task task;
     {
       std::unique_lock lock(mutex_);
       current_.reset();
-      changed_.wait(lock, [this] { return stopping_ || !queues_.empty(); });
+      while (!stopping_ && !(task = next())) {
+        base::Nanos first = base::kForever;
+        for (const Fetch& fetch : fetches_) first = std::min(first, fetch.not_before);
+        if (first == base::kForever) {
+          changed_.wait(lock);
+        } else {
+          changed_.wait_for(lock, std::chrono::nanoseconds{(first - clock.now()).value});
+        }
+      }
       if (stopping_) return;
-      job = queues_.take();
-      current_ = job.id;
       cancel_current_ = false;
     }
-    on_done_(perform(std::move(job)));
+    task();
   }
+}
+
+BlockMover::Task BlockMover::next() {
+  const auto perform_front = [this](std::deque<MoveJob>& queue) -> Task {
+    auto job = std::make_shared<MoveJob>(std::move(queue.front()));
+    queue.pop_front();
+    current_ = job->id;
+    return [this, job] { hooks_.done(perform(std::move(*job))); };
+  };
+  if (!hand_overs_.empty()) return perform_front(hand_overs_);
+  if (!broken_.empty()) {
+    auto fetch = std::move(broken_.front());
+    broken_.pop_front();
+    return [this, fetch] { finish_by_block(fetch); };
+  }
+  const base::Nanos now = ipc::SteadyClock().now();
+  const auto ready = std::find_if(fetches_.begin(), fetches_.end(),
+                                  [now](const Fetch& fetch) { return fetch.not_before <= now; });
+  if (ready != fetches_.end()) {
+    auto fetch = std::make_shared<Fetch>(std::move(*ready));
+    fetches_.erase(ready);
+    current_ = fetch->job.id;
+    return [this, fetch] { begin(std::move(*fetch)); };
+  }
+  if (!stores_.empty()) return perform_front(stores_);
+  return {};
 }
 
 bool BlockMover::cancelled() {
@@ -85,63 +159,111 @@ bool BlockMover::cancelled() {
 
 MoveDone BlockMover::perform(MoveJob job) {
   MoveDone done;
-  if (job.kind == MoveJob::Kind::kFetch) {
-    fetch(job, done);
-  } else {
-    for (std::size_t i = 0; i < job.blocks.size() && done.status; ++i) {
-      done.cancelled = cancelled();
-      if (done.cancelled) break;
-      done.status = move_one(job, i);
-      if (done.status) ++done.moved;
-    }
+  for (std::size_t i = 0; i < job.blocks.size() && done.status; ++i) {
+    done.cancelled = cancelled();
+    if (done.cancelled) break;
+    done.status = move_one(job, i);
+    if (done.status) ++done.moved;
   }
   done.job = std::move(job);
+  if (done.job.report && !done.cancelled) report(done);
   return done;
 }
 
-void BlockMover::fetch(const MoveJob& job, MoveDone& done) {
+void BlockMover::report(MoveDone& done) {
+  HandOverReport& report = *done.job.report;
+  report.done.handed_blocks = done.status ? done.moved : 0;
+  report.said->store(true);
+  hooks_.handed(report.done);
+}
+
+void BlockMover::begin(Fetch fetch) {
+  const base::Nanos now = ipc::SteadyClock().now(), give_up = fetch.give_up;
   kv_pool::PoolClient* client = pool();
-  if (client == nullptr) {
-    done.status = base::fail(base::Code::kUnavailable, "the pool is away", "engine");
-    return;
+  auto ticket = client == nullptr ? base::Result<kv_pool::FetchTicket>(
+                                        base::fail(base::Code::kUnavailable, "the pool is away", "engine"))
+                                  : client->fetch(fetch.job.keys, now + kFetchPatience);
+  if (!ticket)
+    return settle({std::move(fetch.job), 0, false, tl::unexpected(ticket.error())},
+                  ticket.error().code == base::Code::kUnavailable, give_up);
+  const bool by_layer = swapper_ && ticket->layers() == options_.layout->spans.size() &&
+                        ticket->blocks() <= client->fetch_blocks_most();
+  HitFetch::Hooks hooks{hooks_.more, [this](const std::shared_ptr<HitFetch>& over, const base::Status& how) {
+                          on_swap_over(over, how);
+                        }};
+  auto coming =
+      std::make_shared<HitFetch>(arena_, *client, std::move(*ticket), std::move(fetch.job), std::move(hooks));
+  {
+    const std::lock_guard lock(mutex_);
+    active_.push_back({coming, give_up});
+    if (cancel_current_) coming->cancel();
   }
-  const ipc::SteadyClock clock;
-  auto ticket = client->fetch(job.keys, clock.now() + kFetchPatience);
-  if (!ticket) {
-    done.status = tl::unexpected(ticket.error());
-    return;
+  if (by_layer) {
+    begin_by_layer(coming, now);
+  } else {
+    finish_by_block(coming);
   }
-  std::vector<bool> there(job.blocks.size());
-  std::size_t end = job.blocks.size();  // the first that does not come: of no use are those after it
-  std::vector<kv_pool::FetchTicket::Finished> finished;
-  base::Nanos heard = clock.now();
-  while (done.moved < end) {
-    done.cancelled = cancelled();
-    if (done.cancelled) return;
-    finished.clear();
-    base::Status came = ticket->finished(finished, kLook);
-    if (came && !finished.empty()) heard = clock.now();
-    if (came && clock.now() - heard > kQuiet) {
-      // The store may be slow; a loader that does not answer a question either is given up.
-      if (auto alive = client->stats(); !alive) came = tl::unexpected(alive.error());
-      heard = clock.now();
-    }
-    if (!came) {
-      done.status = came;
+}
+
+void BlockMover::begin_by_layer(const std::shared_ptr<HitFetch>& fetch, base::Nanos asked) {
+  const HitLayout& layout = *options_.layout;
+  const auto blocks = static_cast<std::uint32_t>(fetch->job().blocks.size());
+  std::vector<policy::SwapLayer> layers;
+  const double compute =
+      static_cast<double>(fetch->job().compute.value) / static_cast<double>(layout.spans.size());
+  for (const swap_in::LayerSpan& span : layout.spans)
+    layers.push_back({blocks, std::uint64_t{blocks} * span.bytes, 0, compute});
+  const auto choice = policy::choose_swap(std::span(&cost_, 1), layers);
+  const std::uint32_t batch = choice ? choice->batch : 1;
+  const model::RequestId id = fetch->job().id;
+  const std::uint64_t stay = fetch->job().stay;
+  auto gate = swapper_->swap(fetch->by_layer(layout, batch));
+  hooks_.coming({id, stay, std::make_shared<HitSwap>(std::move(gate), layout, blocks, cost_, batch, asked)});
+}
+
+void BlockMover::on_swap_over(const std::shared_ptr<HitFetch>& fetch, const base::Status& how) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!how && !fetch->cancelled()) {
+      broken_.push_back(fetch);
+      changed_.notify_all();
       return;
     }
-    for (const auto& one : finished) {
-      base::Status here = one.status;
-      if (here && one.block < end) here = ticket->copy(one.block, arena_.block(job.blocks[one.block]));
-      if (here) {
-        there[one.block] = true;
-      } else if (one.block < end) {
-        end = one.block;
-        done.status = here;
-      }
-    }
-    while (done.moved < end && there[done.moved]) ++done.moved;
+    std::erase_if(active_, [&](const Active& one) { return one.fetch == fetch; });
   }
+  MoveDone done{fetch->job(), 0, !how, {}};
+  if (how) done.moved = static_cast<std::uint32_t>(done.job.blocks.size());
+  hooks_.done(std::move(done));
+}
+
+void BlockMover::finish_by_block(const std::shared_ptr<HitFetch>& fetch) {
+  MoveDone done;
+  fetch->copy_blocks(done);
+  done.job = fetch->job();
+  base::Nanos give_up;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto mine =
+        std::find_if(active_.begin(), active_.end(), [&](const Active& one) { return one.fetch == fetch; });
+    give_up = mine->give_up;
+    active_.erase(mine);
+    current_ = done.job.id;
+    cancel_current_ = fetch->cancelled();
+  }
+  settle(std::move(done), fetch->loader_lost() && done.moved == 0, give_up);
+}
+
+void BlockMover::settle(MoveDone done, bool away, base::Nanos give_up) {
+  const base::Nanos now = ipc::SteadyClock().now();
+  {
+    const std::lock_guard lock(mutex_);
+    done.cancelled = done.cancelled || cancel_current_;
+    if (away && !done.cancelled && !stopping_ && !options_.pool_socket.empty() && now + kAgain < give_up) {
+      fetches_.push_back({std::move(done.job), now + kAgain, give_up});
+      return;
+    }
+  }
+  hooks_.done(std::move(done));
 }
 
 base::Status BlockMover::move_one(const MoveJob& job, std::size_t i) {
@@ -153,15 +275,15 @@ base::Status BlockMover::move_one(const MoveJob& job, std::size_t i) {
 }
 
 kv_pool::PoolClient* BlockMover::pool() {
-  if (pool_ || pool_socket_.empty()) return pool_ ? &*pool_ : nullptr;
+  if (pool_ || options_.pool_socket.empty()) return pool_ ? &*pool_ : nullptr;
   const base::Nanos now = ipc::SteadyClock().now();
   if (now < next_dial_) return nullptr;
   kv_pool::ClientOptions options;
   options.block_bytes = arena_.block_bytes();
-  auto client = kv_pool::PoolClient::connect(pool_socket_, base::Nanos{100'000'000}, options);
+  auto client = kv_pool::PoolClient::connect(options_.pool_socket, base::Nanos{100'000'000}, options);
   if (!client) {
     spdlog::warn("no KV pool, computing everything: {}", base::to_string(client.error()));
-    next_dial_ = now + base::Nanos{1'000'000'000};
+    next_dial_ = now + kDialPause;
     return nullptr;
   }
   pool_.emplace(std::move(*client));

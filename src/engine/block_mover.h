@@ -2,7 +2,9 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -10,71 +12,95 @@
 #include <vector>
 
 #include "base/error.h"
-#include "engine/job_queues.h"
+#include "engine/hit_fetch.h"
+#include "engine/hit_swap.h"
 #include "engine/kv_arena.h"
+#include "engine/move_job.h"
 #include "engine/transport.h"
 #include "kv_pool/pool_client.h"
-#include "model/ids.h"
 
 namespace trimtab::engine {
 
-/// One piece of block traffic of a request. The arena's blocks that it names must stay referenced until it is
-/// done.
-struct MoveJob {
-  enum class Kind : std::uint8_t { kHandOver, kFetch, kStore } kind = Kind::kFetch;
+/// A hit has been asked for and comes layer by layer. A fetch that is tried again comes with another.
+struct HitComing {
   model::RequestId id;
-  std::uint64_t stay = 0;                 // the owner's: which stay of the request at this rank it belongs to
-  std::vector<std::uint32_t> blocks;      // of this rank's arena
-  std::vector<model::BlockKey> keys;      // kFetch, kStore: one per block
-  std::optional<model::BlockKey> parent;  // kStore: of keys[0]
-  model::RankId target;                   // kHandOver
-  std::string segment;                    // kHandOver: the decode rank's arena
-  std::vector<std::uint32_t> destination;  // kHandOver: one per block
+  std::uint64_t stay = 0;
+  std::shared_ptr<HitSwap> swap;
 };
 
-struct MoveDone {
-  MoveJob job;
-  std::uint32_t moved = 0;  // leading blocks that were moved
-  bool cancelled = false;
-  base::Status status;  // why it stopped short
+struct BlockMoverOptions {
+  std::string pool_socket;          // empty: there is no pool
+  std::optional<HitLayout> layout;  // absent: hits come in whole blocks
 };
 
 /// Moves blocks in the background, so that no step waits for the pool or for a copy: hand-overs first (a
-/// client waits), then fetches, then stores. A fetch asks for all its blocks at once and copies them as they
-/// come; those before the first that does not come count. A pool that is away is dialled again once a second;
-/// until then fetches find nothing and stores are dropped: every failure means "compute it".
+/// client waits), then fetches, then stores. A fetch asks for all its blocks at once; they are swapped in
+/// layer by layer in a thread of its own (system facts, section 12), or, when they come in whole blocks or a
+/// layer fails, copied as they come: those before the first that does not come count. A pool that is away is
+/// dialled again; a fetch waits for that as long as its job's patience, stores are dropped. Every failure
+/// means "compute it".
 class BlockMover {
  public:
-  /// `on_done` is called on the mover's thread. An empty `pool_socket` means there is no pool.
-  BlockMover(const KvArena& arena, Transport& transport, std::string pool_socket,
-             std::function<void(MoveDone)> on_done);
+  struct Hooks {
+    std::function<void(MoveDone)> done;
+    /// A hand-over is done; before `done`.
+    std::function<void(const wire::PrefillDone&)> handed = [](const wire::PrefillDone&) {};
+    std::function<void(HitComing)> coming = [](const HitComing&) {};
+    std::function<void()> more = [] {};  // of some hit that comes, more layers are there
+  };
+  /// The hooks are called on the mover's threads.
+  BlockMover(const KvArena& arena, Transport& transport, BlockMoverOptions options, Hooks hooks);
   ~BlockMover();
 
   void submit(MoveJob job);
-  /// Ends all jobs of the request soon: each still comes back through `on_done`.
+  /// Ends all jobs of the request soon: each still comes back as done.
   void cancel(model::RequestId id);
+  swap_in::SwapStats swaps() const { return swapper_ ? swapper_->stats() : swap_in::SwapStats{}; }
 
  private:
+  struct Fetch {
+    MoveJob job;
+    base::Nanos not_before, give_up;  // of the next try; after that no other
+  };
+  using Task = std::function<void()>;
+
   void run();
+  /// The next thing to do, in order of urgency; nothing while there is none.
+  Task next();
   MoveDone perform(MoveJob job);
-  void fetch(const MoveJob& job, MoveDone& done);
+  void begin(Fetch fetch);
+  void begin_by_layer(const std::shared_ptr<HitFetch>& fetch, base::Nanos asked);
+  void finish_by_block(const std::shared_ptr<HitFetch>& fetch);
+  void on_swap_over(const std::shared_ptr<HitFetch>& fetch, const base::Status& how);
+  /// Ends a fetch, or tries it again soon when it got nothing because the loader is `away`.
+  void settle(MoveDone done, bool away, base::Nanos give_up);
   bool cancelled();
+  void report(MoveDone& done);
   base::Status move_one(const MoveJob& job, std::size_t i);
   kv_pool::PoolClient* pool();
 
   const KvArena& arena_;
   Transport& transport_;
-  std::string pool_socket_;
-  std::function<void(MoveDone)> on_done_;
+  BlockMoverOptions options_;
+  Hooks hooks_;
+  policy::SwapBackendCost cost_;
   std::optional<kv_pool::PoolClient> pool_;
   base::Nanos next_dial_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  JobQueues<MoveJob, 3> queues_;
+  std::deque<MoveJob> hand_overs_, stores_;
+  std::deque<Fetch> fetches_;
+  std::deque<std::shared_ptr<HitFetch>> broken_;  // whose swap failed
+  struct Active {
+    std::shared_ptr<HitFetch> fetch;
+    base::Nanos give_up;
+  };
+  std::vector<Active> active_;  // asked of the loader
   std::optional<model::RequestId> current_;
   bool cancel_current_ = false;
   bool stopping_ = false;
+  std::unique_ptr<swap_in::LayerSwapper> swapper_;
   std::thread thread_;
 };
 

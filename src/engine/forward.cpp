@@ -72,6 +72,7 @@ base::Status Forward::step(std::span<const Segment> segments, std::size_t waves)
   compute_ = {};
   exchange_.take_compute();
   rows_.clear();
+  lost_.assign(segments.size(), 0);
   for (std::uint32_t i = 0; i < segments.size(); ++i) {
     const Segment& segment = segments[i];
     const auto end = segment.start + static_cast<std::int64_t>(segment.tokens.size());
@@ -167,8 +168,10 @@ void Forward::attention(const LayerWeights& layer, std::size_t index, std::span<
       window_.run(segments[row.segment].window,
                   {place_[index], row.position, count, query + i * s.query_width(), key + i * s.kv_width(),
                    value + i * s.kv_width(), context_.data() + i * s.query_width()});
-    } else {
+    } else if (there(segments[row.segment], row.segment, place_[index])) {
       attend(segments[row.segment], place_[index], i, count, row.position);
+    } else {
+      std::fill_n(context_.data() + i * s.query_width(), count * s.query_width(), 0.0F);
     }
     i += count;
   }
@@ -177,6 +180,11 @@ void Forward::attention(const LayerWeights& layer, std::size_t index, std::span<
   kernels_.matmul(layer.attention_output, context_.data(), s.query_width(), rows, projected, s.hidden,
                   scratch_.data());
   kernels_.add(residual, projected, rows * s.hidden);
+}
+
+bool Forward::there(const Segment& segment, std::uint32_t number, std::size_t layer) {
+  if (segment.wait != nullptr && lost_[number] == 0 && !segment.wait->await(layer)) lost_[number] = 1;
+  return lost_[number] == 0;
 }
 
 void Forward::store_kv(const Segment& segment, std::int64_t position, std::size_t layer, const float* key,

@@ -33,6 +33,15 @@ struct EmbeddingRows {
   std::span<const float> rows;  // [n][hidden]
 };
 
+/// What a segment's blocks before its own tokens may have to be waited for.
+class LayerWait {
+ public:
+  virtual ~LayerWait() = default;
+  /// Returns when `layer` of them (of the layers whose KV lies in blocks) is there. False: it does not come;
+  /// what the step makes of this segment is void.
+  virtual bool await(std::size_t layer) = 0;
+};
+
 /// A run of consecutive tokens of one sequence that a step computes.
 struct Segment {
   std::span<const std::int32_t> tokens;   // of this step: q of them
@@ -44,6 +53,7 @@ struct Segment {
   /// Tokens before this position have their KV in the blocks already, and it stays: a hit's, when the tokens
   /// are computed again for their window state only.
   std::int64_t kv_present = 0;
+  LayerWait* wait = nullptr;  // absent: all that was before is there
 };
 
 /// Runs steps of a Llama model over paged KV. One object per rank, one thread. The logits of a token depend
@@ -65,6 +75,9 @@ class Forward {
   Compute compute() const { return compute_; }
   /// Row i belongs to the i-th segment that wanted logits, in order: f32 [vocabulary].
   std::span<const float> logits(std::size_t i) const;
+  /// Segment i of the last step waited for a layer that did not come. The step went on without it, since the
+  /// group's ranks go through every layer together and rows do not depend on one another.
+  bool lost(std::size_t i) const { return lost_[i] != 0; }
 
  private:
   struct Row {
@@ -74,6 +87,7 @@ class Forward {
   void embed(std::span<const Segment> segments);
   void attention(const LayerWeights& layer, std::size_t index, std::span<const Segment> segments,
                  std::size_t begin, std::size_t end);
+  bool there(const Segment& segment, std::uint32_t number, std::size_t layer);
   void store_kv(const Segment& segment, std::int64_t position, std::size_t layer, const float* key,
                 const float* value);
   void attend(const Segment& segment, std::size_t layer, std::size_t first_row, std::size_t rows,
@@ -87,6 +101,7 @@ class Forward {
   RopeTable rope_;
   WindowAttention window_;
   std::vector<Row> rows_;
+  std::vector<std::uint8_t> lost_;  // by segment
   std::vector<AttentionState> states_;
   std::vector<std::uint8_t> visible_;
   std::vector<std::size_t> place_;  // of each layer among those of its kind: full ones lie in blocks

@@ -21,13 +21,15 @@ struct ControlLost {
   std::string reason;
 };
 
-using Event = std::variant<ipc::Frame, MoveDone, StateDone, ControlLost>;
+using Event = std::variant<ipc::Frame, MoveDone, HitComing, StateDone, ControlLost>;
 
 /// What happened while a step ran. Any thread posts; the rank's loop takes. `ring` wakes the loop.
 class Inbox {
  public:
   explicit Inbox(std::function<void()> ring) : ring_(std::move(ring)) {}
   void post(Event event);
+  /// Something changed that is no event.
+  void wake() { ring_(); }
   std::vector<Event> take();
 
  private:
@@ -42,11 +44,15 @@ class ControlLink {
   ControlLink(ipc::Channel channel, Inbox& inbox);
   ~ControlLink();
 
-  /// A lost peer shows up as `ControlLost` in the inbox, so senders need not care.
-  void send_frame(const ipc::Frame& frame) { (void)channel_.send(frame); }
+  /// A lost peer shows up as `ControlLost` in the inbox, so senders need not care. Any thread.
+  void send_frame(const ipc::Frame& frame) {
+    const std::lock_guard lock(send_mutex_);
+    (void)channel_.send(frame);
+  }
 
  private:
   ipc::Channel channel_;
+  std::mutex send_mutex_;
   Inbox& inbox_;
   std::thread thread_;
 };

@@ -8,10 +8,19 @@
 
 #include "base/hash.h"
 #include "engine/sampler.h"
+#include "ipc/steady_clock.h"
 
 namespace trimtab::engine {
 
 using base::Code;
+
+namespace {
+
+// A step that began over layers that have not come may wait as long as it computes, or this long if that is
+// less.
+constexpr base::Nanos kStallLeast{50'000'000};
+
+}  // namespace
 
 PrefillRank::PrefillRank(const PrefillRankConfig& config, policy::CostModel cost, const LlamaShape& shape,
                          const KvArena& arena, BlockMover& mover, Outbox& outbox, RankState* state)
@@ -90,6 +99,10 @@ std::optional<std::string> PrefillRank::fault_of(const wire::PrefillStart& messa
 
 void PrefillRank::on_start(wire::PrefillStart message) {
   const model::RequestId id = message.id;
+  // It has left but for the mover's last word, which comes back after `done` went out.
+  if (const auto found = requests_.find(id);
+      found != requests_.end() && found->second.said && found->second.said->load())
+    leave(id);
   if (requests_.contains(id)) {
     spdlog::error("request {} came twice; the second is ignored", id.value);
     return;
@@ -123,21 +136,14 @@ void PrefillRank::admit() {
     const model::RequestId id = request.start.id;
     if (!admission_.admit(id, static_cast<std::int64_t>(request.start.tokens.size()))) return;
     queue_.pop_front();
-    const std::uint32_t hit =
-        state_ != nullptr ? request.start.window.kv_blocks : request.start.hit_tokens / kAttentionBlock;
+    const std::uint32_t hit = blocks_to_fetch(request);
     if (hit == 0) {
       if (state_ != nullptr) state_->arena.set_from(*admission_.slot_of(id), 0);
       begin_compute(request, 0, 0);
       continue;
     }
     request.stage = Stage::kFetching;
-    const auto blocks = tables_.blocks(id).first(hit);
-    MoveJob job;
-    job.kind = MoveJob::Kind::kFetch;
-    job.id = id;
-    job.blocks.assign(blocks.begin(), blocks.end());
-    job.keys.assign(request.start.keys.begin(), request.start.keys.begin() + hit);
-    submit(std::move(job));
+    submit(fetch_of(request, hit));
   }
 }
 
@@ -203,17 +209,24 @@ void PrefillRank::on_abort(model::RequestId id) {
 }
 
 RankRole::Proposal PrefillRank::propose() {
+  begin_early();
   vote_ = scheduler_.vote();
   return {!scheduler_.plan(vote_.vote).chunks.empty(), vote_.vote};
 }
 
 std::span<const Segment> PrefillRank::plan(base::Nanos budget) {
   plan_ = scheduler_.plan(budget);
+  may_stall_ = std::max(plan_.predicted_whole, kStallLeast);
+  step_began_ = ipc::SteadyClock().now();
   segments_.clear();
   for (const policy::PlannedChunk& chunk : plan_.chunks) {
     Request& request = requests_.at(chunk.id);
     TRIMTAB_CHECK(chunk.computed.value == request.computed);
     Segment& segment = segments_.emplace_back();
+    if (request.early) {
+      request.swap->allow(&may_stall_);
+      segment.wait = request.swap.get();
+    }
     segment.tokens = std::span(request.start.tokens)
                          .subspan(static_cast<std::size_t>(chunk.computed.value),
                                   static_cast<std::size_t>(chunk.tokens.value));
@@ -230,8 +243,14 @@ std::span<const Segment> PrefillRank::plan(base::Nanos budget) {
 void PrefillRank::finish_step(const Forward& forward) {
   const Forward::Compute compute = forward.compute();
   actual_ = scheduler_.cost().scope() == model::QuotaScope::kAttention ? compute.attention : compute.whole;
+  for (std::size_t i = 0; i < segments_.size(); ++i) {
+    if (segments_[i].wait != nullptr) count_stall(requests_.at(plan_.chunks[i].id));
+    if (forward.lost(i)) throw_away(requests_.at(plan_.chunks[i].id), plan_.chunks[i]);
+  }
   scheduler_.done(plan_, compute.whole);
-  for (const policy::PlannedChunk& chunk : plan_.chunks) {
+  for (std::size_t i = 0; i < segments_.size(); ++i) {
+    if (forward.lost(i)) continue;
+    const policy::PlannedChunk& chunk = plan_.chunks[i];
     Request& request = requests_.at(chunk.id);
     const std::int64_t before = request.computed;
     request.computed += chunk.tokens.value;
@@ -239,31 +258,13 @@ void PrefillRank::finish_step(const Forward& forward) {
     store_new_blocks(request, std::max(before, request.kv_present));
     if (state_ != nullptr) keep_snapshots(request);
   }
-  report_step();
+  report_step(forward);
   std::size_t row = 0;
-  for (const Segment& segment : segments_) {
-    if (!segment.wants_logits) continue;
-    const std::size_t index = static_cast<std::size_t>(&segment - segments_.data());
-    complete(requests_.at(plan_.chunks[index].id), forward.logits(row++));
+  for (std::size_t i = 0; i < segments_.size(); ++i) {
+    if (!segments_[i].wants_logits) continue;
+    const std::span<const float> logits = forward.logits(row++);
+    if (!forward.lost(i)) complete(requests_.at(plan_.chunks[i].id), logits);
   }
-}
-
-void PrefillRank::store_new_blocks(Request& request, std::int64_t before) {
-  const auto first = static_cast<std::size_t>(before / model::kBlockTokens);
-  const auto last =
-      std::min(static_cast<std::size_t>(request.computed / model::kBlockTokens), request.start.keys.size());
-  if (first >= last) return;
-  const auto& keys = request.start.keys;
-  const auto blocks = tables_.blocks(request.start.id).subspan(first, last - first);
-  MoveJob job;
-  job.kind = MoveJob::Kind::kStore;
-  job.id = request.start.id;
-  job.blocks.assign(blocks.begin(), blocks.end());
-  job.keys.assign(keys.begin() + static_cast<std::ptrdiff_t>(first),
-                  keys.begin() + static_cast<std::ptrdiff_t>(last));
-  if (first > 0) job.parent = keys[first - 1];
-  request.done.stored_blocks += static_cast<std::uint32_t>(last - first);
-  submit(std::move(job));
 }
 
 void PrefillRank::complete(Request& request, std::span<const float> logits) {
@@ -285,26 +286,6 @@ void PrefillRank::store_then_finish(Request& request) {
   if (request.jobs == 0) finish(request.start.id);
 }
 
-void PrefillRank::hand_over(Request& request) {
-  const auto blocks = tables_.blocks(request.start.id);
-  if (request.target->blocks.size() < blocks.size()) {
-    return fail(request.start.id, Code::kInternal,
-                fmt::format("{} blocks reserved at {} for a prompt of {}", request.target->blocks.size(),
-                            model::to_string(request.target->rank), blocks.size()));
-  }
-  if (state_ != nullptr && request.stage != Stage::kHandingOver) return hand_over_state(request);
-  request.stage = Stage::kHandingOver;
-  MoveJob job;
-  job.kind = MoveJob::Kind::kHandOver;
-  job.id = request.start.id;
-  job.blocks.assign(blocks.begin(), blocks.end());
-  job.target = request.target->rank;
-  job.segment = request.target->segment;
-  job.destination.assign(request.target->blocks.begin(),
-                         request.target->blocks.begin() + static_cast<std::ptrdiff_t>(blocks.size()));
-  submit(std::move(job));
-}
-
 void PrefillRank::on_moved(MoveDone done) {
   for (const std::uint32_t block : done.job.blocks) tables_.allocator().release(block);
   --moves_;
@@ -315,11 +296,6 @@ void PrefillRank::on_moved(MoveDone done) {
     --request.jobs;
     if (request.ending) {
       if (request.jobs == 0) end(done.job.id);
-    } else if (state_ != nullptr && done.job.kind == MoveJob::Kind::kFetch) {
-      const bool gone = !done.status && done.status.error().code == Code::kNotFound;
-      if (done.moved < done.job.blocks.size())
-        request.done.fetch = gone ? wire::FetchEnd::kGone : wire::FetchEnd::kFailed;
-      begin_window(request, done.moved);
     } else if (done.job.kind == MoveJob::Kind::kStore) {
       request.done.stored_blocks -= static_cast<std::uint32_t>(done.job.blocks.size()) - done.moved;
       if (request.stage == Stage::kStoring && request.jobs == 0) finish(done.job.id);
@@ -327,22 +303,10 @@ void PrefillRank::on_moved(MoveDone done) {
       // A target that is gone is the control's to know and to mend: it sees that nothing was handed over.
       if (!done.status)
         spdlog::warn("request {}: {}", done.job.id.value, base::to_string(done.status.error()));
-      request.done.handed_blocks = done.status ? done.moved : 0;
-      finish(done.job.id);
+      leave(done.job.id);
+      admit();
     } else {
-      const std::int64_t got = static_cast<std::int64_t>(done.moved) * model::kBlockTokens;
-      for (const Image& image : request.images) {
-        const std::int64_t end_of_image = image.span.position + image.span.tokens;
-        if (end_of_image > got && end_of_image <= request.start.hit_tokens && image.rows.empty()) {
-          fail(done.job.id, Code::kUnavailable,
-               "the pool lost a block that covers an image whose embeddings were not asked for");
-          return admit();
-        }
-      }
-      const bool gone = !done.status && done.status.error().code == Code::kNotFound;
-      if (done.moved < done.job.blocks.size())
-        request.done.fetch = gone ? wire::FetchEnd::kGone : wire::FetchEnd::kFailed;
-      begin_compute(request, done.moved, done.moved);
+      on_fetched(done.job.id, request, done);
     }
   }
   admit();  // stores that outlived their request may have held the blocks that the next one waits for
@@ -359,10 +323,14 @@ void PrefillRank::submit(MoveJob job) {
 
 void PrefillRank::finish(model::RequestId id) {
   const wire::PrefillDone done = requests_.at(id).done;
-  admission_.release(id);
-  requests_.erase(id);
+  leave(id);
   outbox_.send(done);
   admit();
+}
+
+void PrefillRank::leave(model::RequestId id) {
+  admission_.release(id);
+  requests_.erase(id);
 }
 
 void PrefillRank::fail(model::RequestId id, base::Code code, std::string message) {

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -23,6 +25,12 @@ struct PrefillRankConfig {
 /// none), takes its hit from the pool, is computed chunk by chunk, gives each full block to the pool as it is
 /// finished, and hands its KV over to the decode rank once both the prompt and the place are there. Only the
 /// chunks run in the group's step; all else goes beside it.
+///
+/// A hit that comes layer by layer is computed from while it comes, once a step that starts now is predicted
+/// to wait next to nothing (policy/swap_in): a step that waits holds up its whole group. What was predicted
+/// wrongly ends soon: a step waits as long as it computes, then the chunk is thrown away, as it is when a
+/// layer fails, and the request waits for the end of its hit. In models with a window the state then is
+/// restored anew.
 class PrefillRank final : public RankRole {
  public:
   PrefillRank(const PrefillRankConfig& config, policy::CostModel cost, const LlamaShape& shape,
@@ -30,6 +38,7 @@ class PrefillRank final : public RankRole {
 
   base::Status on_frame(const ipc::Frame& frame) override;
   void on_moved(MoveDone done) override;
+  void on_coming(HitComing coming) override;
   void on_state(StateDone done) override;
   Proposal propose() override;
   std::span<const Segment> plan(base::Nanos budget) override;
@@ -64,9 +73,15 @@ class PrefillRank final : public RankRole {
     std::vector<Image> images;              // by position
     std::vector<EmbeddingRows> embeddings;  // views of the images' rows
     std::optional<wire::DecodeTarget> target;
+    std::shared_ptr<std::atomic<bool>> said;  // of the hand-over: `done` has been sent
     wire::PrefillDone done;
-    std::int64_t computed = 0;    // tokens whose KV is in the blocks
-    std::uint32_t jobs = 0;       // of the movers, under way
+    std::shared_ptr<HitSwap> swap;         // of a hit that comes layer by layer
+    bool early = false;                    // computed from before all of it is there
+    base::Nanos stalled_before;            // of `swap`, counted already
+    bool thrown = false;                   // a chunk was; the next waits for the hit's end
+    std::optional<std::uint32_t> shorter;  // blocks the hit turned out to have, while a state came
+    std::int64_t computed = 0;             // tokens whose KV is in the blocks
+    std::uint32_t jobs = 0;                // of the mover, under way
     std::int64_t kv_present = 0;  // tokens whose block KV came from the pool: not written again, not stored
     std::vector<SnapshotCopy> copies;            // of the step that is being planned
     std::vector<std::vector<std::byte>> copied;  // what they point to
@@ -80,10 +95,22 @@ class PrefillRank final : public RankRole {
   void on_abort(model::RequestId id);
   std::optional<std::string> fault_of(const wire::PrefillStart& message) const;
   void admit();
+  std::uint32_t blocks_to_fetch(const Request& request) const;
+  MoveJob fetch_of(const Request& request, std::uint32_t hit_blocks) const;
+  /// Requests whose hit has come so far that a step may start.
+  void begin_early();
+  /// So many blocks are here, or are about to be.
+  void begin_from(Request& request, std::uint32_t blocks);
+  void count_stall(Request& request) const;
+  void throw_away(Request& request, const policy::PlannedChunk& chunk);
+  void on_fetched(model::RequestId id, Request& request, const MoveDone& done);
+  /// What the first step over a hit of so many blocks is predicted to compute.
+  base::Nanos first_step(const Request& request, std::uint32_t hit_blocks) const;
   /// `hit_blocks`: where the computation starts; `present_blocks` of block KV are here.
   void begin_compute(Request& request, std::uint32_t hit_blocks, std::uint32_t present_blocks);
   // prefill_window.cpp: the state of sliding-window layers.
-  /// Decides with the `blocks` that came where the computation starts, and takes the state there first.
+  /// Decides with the `blocks` that come where the computation starts, and takes the state there first. Again
+  /// when the hit turns out shorter, and after a chunk that was thrown away: it has moved the ring on.
   void begin_window(Request& request, std::uint32_t blocks);
   void plan_window(Request& request, Segment& segment);
   void keep_snapshots(Request& request);
@@ -96,10 +123,11 @@ class PrefillRank final : public RankRole {
   void store_then_finish(Request& request);
   void hand_over(Request& request);
   void finish(model::RequestId id);
+  void leave(model::RequestId id);
   void fail(model::RequestId id, base::Code code, std::string message);
   void end(model::RequestId id);
   void submit(MoveJob job);
-  void report_step();
+  void report_step(const Forward& forward);
 
   PrefillRankConfig config_;
   LlamaShape shape_;
@@ -116,6 +144,8 @@ class PrefillRank final : public RankRole {
   policy::Vote vote_;
   policy::StepPlan plan_;
   std::vector<Segment> segments_;
+  base::Nanos may_stall_;   // what is left of it in this step
+  base::Nanos step_began_;  // of a step that may stall
   std::uint64_t steps_ = 0, stays_ = 0;
   base::Nanos actual_;  // of the last step, in the quota's scope
 };

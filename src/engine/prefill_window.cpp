@@ -1,6 +1,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/prefill_rank.h"
 #include "kv/hit_rule.h"
@@ -13,6 +14,9 @@ using base::Code;
 void PrefillRank::begin_window(Request& request, std::uint32_t blocks) {
   const wire::WindowHit& said = request.start.window;
   request.done.fetched_blocks = blocks;
+  // What was restored before is void: the hit is shorter, or a chunk that was thrown away moved it on.
+  std::erase_if(request.done.states,
+                [](const wire::StateRead& read) { return read.end == wire::FetchEnd::kWhole; });
   const auto tried = [&](std::uint32_t end) {
     return std::any_of(request.done.states.begin(), request.done.states.end(),
                        [end](const wire::StateRead& read) { return read.blocks == end; });
@@ -75,7 +79,8 @@ void PrefillRank::on_state(StateDone done) {
     read.end = gone ? wire::FetchEnd::kGone : wire::FetchEnd::kFailed;
   }
   request.done.states.push_back(read);
-  if (!done.status) return begin_window(request, request.done.fetched_blocks);
+  const std::uint32_t fetched = std::exchange(request.shorter, {}).value_or(request.done.fetched_blocks);
+  if (!done.status || fetched < request.done.fetched_blocks) return begin_window(request, fetched);
   state_->arena.set_from(done.job.slot, 0);
   begin_compute(request, blocks, static_cast<std::uint32_t>(request.kv_present / model::kBlockTokens));
 }

@@ -198,9 +198,16 @@ base::Status Rank::dial_control() {
   link_ = std::make_unique<ControlLink>(std::move(*channel), *inbox_);
   outbox_ = std::make_unique<LinkOutbox>(*link_);
   transport_ = std::make_unique<SharedMemoryTransport>(weights_->shape());
-  mover_ = std::make_unique<BlockMover>(arena_, *transport_, options_.runtime_dir + "/kv.sock",
-                                        [this](MoveDone done) { inbox_->post(std::move(done)); });
   const LlamaShape& shape = weights_->shape();
+  BlockMover::Hooks hooks;
+  hooks.done = [this](MoveDone done) { inbox_->post(std::move(done)); };
+  hooks.handed = [this](const wire::PrefillDone& done) { outbox_->send(done); };
+  hooks.coming = [this](HitComing coming) { inbox_->post(std::move(coming)); };
+  hooks.more = [this] { inbox_->wake(); };
+  BlockMoverOptions pool{options_.runtime_dir + "/kv.sock", std::nullopt};
+  // Decode ranks read no hits.
+  if (prefill()) pool.layout = HitLayout::make(options_.profile.kv, shape, arena_.block_bytes());
+  mover_ = std::make_unique<BlockMover>(arena_, *transport_, std::move(pool), std::move(hooks));
   const std::int64_t context = std::min(shape.context_tokens, options_.profile.context_limit.value);
   const bool checksums = options_.config.engine.logits_checksums;
   if (prefill()) {
@@ -256,6 +263,8 @@ base::Status Rank::take_events() {
   for (Event& event : inbox_->take()) {
     if (auto* done = std::get_if<MoveDone>(&event)) {
       role_->on_moved(std::move(*done));
+    } else if (auto* coming = std::get_if<HitComing>(&event)) {
+      role_->on_coming(std::move(*coming));
     } else if (auto* state = std::get_if<StateDone>(&event)) {
       role_->on_state(std::move(*state));
     } else if (auto* lost = std::get_if<ControlLost>(&event)) {

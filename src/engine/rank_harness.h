@@ -29,7 +29,16 @@ class RankHarness {
     bool pool = true;
     std::string pool_directory;  // empty: memory only
     std::size_t block_bytes = 0;
-    model::KvLayout kv = {};  // of models with a window: the profile's
+    std::uint32_t block_layers = 0;  // as the pool cuts a block: hits come layer by layer. 0: in one piece
+    model::KvLayout window = {};     // of models with one: the window of the profile
+    /// In equal parts.
+    model::KvLayout kv() const {
+      model::KvLayout layout = window;
+      layout.block_bytes = base::Bytes{static_cast<std::int64_t>(block_bytes)};
+      for (std::uint32_t i = 0; i < block_layers; ++i)
+        layout.layer_bytes.push_back(base::Bytes{layout.block_bytes.value / block_layers});
+      return layout;
+    }
   };
   explicit RankHarness(Setup setup);
   ~RankHarness();

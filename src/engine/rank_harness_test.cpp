@@ -78,7 +78,7 @@ pid_t RankHarness::spawn_rank(model::Role role, std::uint32_t rank) {
   options.config.prefill.quota_scope = model::QuotaScope::kWholeStep;
   options.config.engine.ffn_experts = setup_.ffn_experts;
   options.profile.cost = setup_.cost;
-  options.profile.kv = setup_.kv;
+  options.profile.kv = setup_.kv();
   options.profile.context_limit = base::TokenCount{1'000'000};
   options.role = role;
   options.rank = rank;
@@ -102,7 +102,7 @@ pid_t RankHarness::spawn_pool() {
   kv_pool::LoaderOptions options;
   options.socket_path = kv_socket();
   if (!setup_.pool_directory.empty()) options.targets = {setup_.pool_directory};
-  options.kv.block_bytes = base::Bytes{static_cast<std::int64_t>(setup_.block_bytes)};
+  options.kv = setup_.kv();
   options.memory_bytes = 64 * setup_.block_bytes;
   options.file_bytes = 256 * setup_.block_bytes;
   auto status = kv_pool::run_loader(options, pool_stop);

@@ -11,7 +11,7 @@
 
 namespace trimtab::engine {
 
-/// Where a rank's messages to the control process go.
+/// Where a rank's messages to the control process go. Any thread.
 class Outbox {
  public:
   virtual ~Outbox() = default;
@@ -32,6 +32,8 @@ class RankRole {
   /// A message of the control process. One that cannot be read is the control's fault and ends the rank.
   virtual base::Status on_frame(const ipc::Frame& frame) = 0;
   virtual void on_moved(MoveDone done) = 0;
+  /// A hit that was asked for comes layer by layer.
+  virtual void on_coming(HitComing) {}
   /// Of models with sliding-window layers.
   virtual void on_state(StateDone done) = 0;
 

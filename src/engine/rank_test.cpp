@@ -31,6 +31,7 @@ class RankTest : public testing::Test {
     model_ = std::move(*opened);
     setup_.model_path = path_;
     setup_.block_bytes = model_->shape().kv_block_bytes();
+    setup_.block_layers = static_cast<std::uint32_t>(model_->shape().layers);
   }
   void TearDown() override { std::filesystem::remove(path_); }
 

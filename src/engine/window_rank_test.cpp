@@ -35,7 +35,7 @@ class WindowRankTest : public testing::Test {
     setup_.model_path = path_;
     setup_.block_bytes = model_->shape().kv_block_bytes();
     ring_ = model_->shape().ring();
-    setup_.kv = window_layout(ring_);
+    setup_.window = window_layout(ring_);
     setup_.cost = {0, 1'000'000'000, 0};  // 1 ms a token and 200 ms a step: chunks of 200
     setup_.step_budget_ms = 200;
   }
