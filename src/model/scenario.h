@@ -32,8 +32,8 @@ struct PrefillModel {
   /// policies see the prediction only.
   double cost_error = 0;
   double context_parallel_communication = 0.1;  // of a context-parallel chunk's time, on top
-  /// A rank says that a hand-over is done when no step is under way: during one, at its end. The reference
-  /// engine's ranks do; one that speaks at once has false.
+  /// A rank says that a hand-over is done when no step is under way: during one, at its end. One that speaks
+  /// at once, as the reference engine's do, has false.
   bool speaks_between_steps = false;
 };
 

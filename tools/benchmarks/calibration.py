@@ -42,7 +42,6 @@ encoders = 1
 memory_bytes = 268435456
 file_bytes = 1073741824
 """
-SPEAKS = '[simulation]\nprefill_speaks_between_steps = true\n'  # as the reference engine's ranks do
 WORDS = 'balance queue engine token window cache block rank prefill decode latency budget vote share load drift'.split()
 
 
@@ -180,7 +179,7 @@ def scaled(cost, factor):
     return re.sub(r'(?m)^(\w+_(?:ns|ps)) = (\d+)', lambda found: f'{found[1]} = {round(int(found[2]) * factor)}', cost)
 
 
-def simulate(folder, name, cost, step, since, simulation):
+def simulate(folder, name, cost, step, since):
     profile = (ROOT / 'profiles/smollm2-135m.toml').read_text()
     profiles = folder / 'profiles'
     profiles.mkdir(exist_ok=True)
@@ -189,7 +188,7 @@ def simulate(folder, name, cost, step, since, simulation):
     (profiles / f'{name}.toml').write_text(f'name = "{name}"\nsource = "measured"\ncontext_limit_tokens = 8192\n'
                                            f'quota_scope = "whole_step"\n{cost}\n{table}' + profile[profile.index('[kv]'):])
     scenario = folder / f'{name}-fleet.toml'
-    scenario.write_text(TABLES.format(profile=name) + simulation)
+    scenario.write_text(TABLES.format(profile=name))
     out = subprocess.run([BIN, 'simulate', scenario, '--profiles-dir', profiles, '--trace', folder / 'state/decisions', '--from-s',
                           f'{since:.3f}', '--exact', '--json'], capture_output=True, text=True)
     print(out.stderr, file=sys.stderr)
@@ -209,9 +208,8 @@ def serve_two_loads(folder):
 
 
 def compare(folder, first, second):
-    """Fits to the first load and simulates the second: with processor time a step, as the fit has it, and ranks that speak at once; with
-    ranks that speak between steps; with the wall time that steps took in the first load; and with that of the second itself, so that what
-    is left is not the step times' error."""
+    """Fits to the first load and simulates the second: with processor time a step, as the fit has it; with the wall time that steps took
+    in the first load; and with that of the second itself, so that what is left is not the step times' error."""
     fitted = subprocess.run([BIN, 'cost', 'fit', folder / 'first', '--output', folder / 'fitted.toml', '--error-max', '30',
                              '--outliers-max', '30'], capture_output=True, text=True)
     print(fitted.stdout + fitted.stderr, file=sys.stderr)
@@ -224,11 +222,9 @@ def compare(folder, first, second):
     walls = [ratio(load, 'wall', 'predicted') for load in steps]
     since = second[0].sent - first[0].sent - 0.1
     real, results = measured(second), []
-    for name, how, factor, load, simulation in (('plain', 'fit, ranks speak at once', 1, first, ''),
-                                                ('between', 'fit', 1, first, SPEAKS),
-                                                ('wall', 'fit, wall time', walls[0], first, SPEAKS),
-                                                ('own', 'steps of this load', walls[1], second, SPEAKS)):
-        simulated = simulate(folder, name, scaled(cost, factor), decode_step(load), since, simulation)
+    for name, how, factor, load in (('plain', 'fit', 1, first), ('wall', 'fit, wall time', walls[0], first),
+                                    ('own', 'steps of this load', walls[1], second)):
+        simulated = simulate(folder, name, scaled(cost, factor), decode_step(load), since)
         results += [result(f'{what} {at}, {how}', simulated['all'][what][at + '_s'] * 1e3, 'ms', peer='measured',
                            peer_value=real[what][at] * 1e3) for what in ('ttft', 'tpot') for at in ('p50', 'mean', 'p90')]
     for number, load in enumerate(steps):
