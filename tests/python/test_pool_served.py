@@ -122,6 +122,35 @@ def flip_bits(directory):
     return flipped
 
 
+def test_a_hit_is_computed_from_while_its_layers_come(tmp_path):
+    """The second answer begins over layers that are still being copied, is the same for it, and says so everywhere."""
+    prompt = 'Tell me about the history of the sea, one age after another. ' * 106  # eleven blocks, and a step to hide their copy behind
+    with Served(tmp_path, tmp_path / 'state') as system:
+        first = complete(system, prompt, tokens=8)
+        assert first['swap_in'] is None and system.status()['swap_in']['requests'] == 0, 'nothing to be had from the pool'
+        assert first['summary']['prompt_tokens'] - reusable(first) >= 64
+
+        def ask():
+            """A rank that was kept from the processor looks when all is there: then there is nothing to wait for."""
+            record = complete(system, prompt, tokens=8)
+            same_answer(first, record)
+            assert record['summary']['hit_tokens'] == reusable(first)
+            return record if record['swap_in'] else None
+        second = until(ask, 'no hit was ever computed from before all of it had come', 120)
+        swap = second['swap_in']
+        assert swap['step_ms'] >= swap['stalled_ms'] >= 0 and swap['step_ms'] > 0, swap
+        status = system.status()['swap_in']
+        assert status['requests'] == 1 and 0 <= status['overlap'] <= 1, status
+        assert status['step_ms'] == pytest.approx(swap['step_ms'], abs=0.01) and status['thrown_tokens'] == swap['thrown_tokens']
+        assert metric(system, 'trimtab_swap_in_requests_total') == 1
+        assert metric(system, 'trimtab_swap_in_step_seconds_total') == pytest.approx(status['step_ms'] / 1e3, abs=1e-5)
+        assert metric(system, 'trimtab_swap_in_stalled_seconds_total') == pytest.approx(status['stalled_ms'] / 1e3, abs=1e-5)
+        assert metric(system, 'trimtab_swap_in_thrown_tokens_total') == status['thrown_tokens']
+        assert 'swap-in: computing began before all of the hit had come' in system.command('explain', second['name'])
+        assert 'swap-in' not in system.command('explain', first['name'])
+        system.wait_idle()
+
+
 @pytest.mark.parametrize('how', ['SIGTERM', 'SIGKILL'])
 def test_hits_survive_a_restart_of_every_process(tmp_path, how):
     """Memory and files, as configured by default: all processes end, in order or at once, and the next start hits."""

@@ -173,3 +173,23 @@ def test_a_state_that_another_machine_holds_is_fetched(tmp_path, model):
     assert again['summary']['hit_tokens'] == whole * 128
     assert hits['hits'] == 1 and hits['snapshots_used'] == 1, hits
     assert hits['stale'] == 0 and hits['fallbacks'] == 0 and hits['window_tokens_recomputed'] == 0, hits
+
+
+def test_window_hits_come_layer_by_layer(tmp_path, model):
+    """From a snapshot, over blocks whose layers still come: the bits of the run before, which had no hit."""
+    messages = [{'role': 'user', 'content': 'Tell me about the history of the sea, one age after another. ' * 106}]
+    with serve(tmp_path, model, 'exact', machines=1) as system:
+        _, tokens, summary = ask(system, messages)
+        whole = (summary['prompt_tokens'] - 1) // 128 * 128
+        assert summary['hit_tokens'] == 0 and summary['prompt_tokens'] - whole >= 64, 'a step long enough to hide a copy behind'
+        settle(system, lambda now: sum(now.values()) > 0)
+        end = time.monotonic() + 60
+        # A rank that was kept from the processor looks when all of the hit is there, and waits for nothing.
+        while system.status()['swap_in']['requests'] == 0:
+            assert time.monotonic() < end
+            _, again, summary = ask(system, messages)
+            assert again == tokens
+        hits = system.status()['hits']
+        system.wait_idle()
+    assert summary['hit_tokens'] == whole and hits['snapshots_used'] > 0
+    assert hits['fallbacks'] == 0 and hits['approximate'] == 0, hits
