@@ -14,6 +14,7 @@ constexpr std::size_t kProbeBytes = 64;
 constexpr std::uint32_t kInARow = 16;
 // No block has this key: it is no hash's likely value, and nothing is written under it.
 constexpr kv_target::ShardName kProbeName{{UINT64_MAX, UINT64_MAX}, UINT8_MAX};
+constexpr std::size_t kUnreadMost = 8;
 }  // namespace
 
 Channels::Channels(std::vector<std::unique_ptr<kv_target::Target>> targets, const Options& options,
@@ -70,6 +71,7 @@ std::uint32_t Channels::slot_for(TargetId target, const Outgoing& outgoing, base
   slot.ticket = outgoing.ticket;
   slot.verb = outgoing.request.verb;
   slot.target = target;
+  slot.name = outgoing.request.name;
   slot.buffer = outgoing.buffer;
   slot.memory = outgoing.memory;
   slot.bytes = outgoing.request.buffer.size() + outgoing.request.content.size();
@@ -179,14 +181,25 @@ void Channels::failed(TargetId id, base::Nanos now, std::vector<Answer>& answers
   observe(id, TargetHealth::Event::kFailure, now, answers, turns);
 }
 
+void Channels::note_unread(Channel& channel, const kv_target::ShardName& name) {
+  if (std::ranges::find(channel.unread, name) != channel.unread.end()) return;
+  channel.unread.push_back(name);
+  if (channel.unread.size() > kUnreadMost) channel.unread.pop_front();
+}
+
 void Channels::probe(TargetId id, base::Nanos now) {
+  Channel& channel = channels_[id];
   Outgoing outgoing;
   outgoing.request.name = kProbeName;
-  outgoing.request.buffer = channels_[id].probe_buffer;
+  if (!channel.unread.empty()) {
+    outgoing.request.name = channel.unread.front();
+    std::rotate(channel.unread.begin(), channel.unread.begin() + 1, channel.unread.end());
+  }
+  outgoing.request.buffer = channel.probe_buffer;
   const std::uint32_t slot = slot_for(id, outgoing, now);
   slots_[slot].probe = true;
   outgoing.request.tag = std::uint64_t{slots_[slot].generation} << 32 | slot;
-  channels_[id].target->submit({&outgoing.request, 1});
+  channel.target->submit({&outgoing.request, 1});
 }
 
 void Channels::ask_alive(TargetId id, base::Nanos now) {
@@ -215,8 +228,14 @@ void Channels::complete(TargetId id, const Completion& completion, base::Nanos n
       channels_[id].latency.add(now - slot.since);
   }
   if (failed) ++counters_.failures;
+  const bool read = slot.verb == Verb::kRead;
+  if (read && failed && !slot.probe) note_unread(channels_[id], slot.name);
+  if (read && completion.outcome == Outcome::kDone) channels_[id].unread.clear();
   // A disk that takes no more writes may still be read: whether the target lives is asked by a read.
-  if (failed && !slot.probe && slot.verb != Verb::kRead) return ask_alive(id, now);
+  if (failed && !slot.probe && !read) return ask_alive(id, now);
+  // One that cannot be read may still take writes, and know what it does not have: that proves nothing then.
+  const bool tells = slot.probe || (read && completion.outcome != Outcome::kMissing);
+  if (!failed && !tells && !channels_[id].unread.empty()) return;
   // A late answer proves life too, but of a dead target only that to a probe does.
   if (completion.outcome != Outcome::kCancelled && (slot.probe || channels_[id].health.usable()))
     observe(id, failed ? TargetHealth::Event::kFailure : TargetHealth::Event::kAnswer, now, answers, turns);
@@ -231,6 +250,7 @@ void Channels::check_time(base::Nanos now, std::vector<Answer>& answers, std::ve
     slots_[at].answered = true;
     ++counters_.timeouts;
     answers.push_back({slot.ticket, slot.verb, slot.target, Outcome::kFailed, 0});
+    if (slot.verb == Verb::kRead) note_unread(channels_[slot.target], slot.name);
     channels_[slot.target].target->cancel(std::uint64_t{slot.generation} << 32 | at);
     observe(slot.target, TargetHealth::Event::kFailure, now, answers, turns);
   }
@@ -271,6 +291,7 @@ void Channels::replace(TargetId id, std::unique_ptr<kv_target::Target> target, s
   channels_[id].health = TargetHealth(options_.health);
   channels_[id].latency = {};
   channels_[id].asking = false;
+  channels_[id].unread.clear();
   open(channels_[id]);
 }
 

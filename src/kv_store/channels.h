@@ -17,6 +17,9 @@ namespace trimtab::kv_store {
 /// kFailed and counts against the target's health; its memory stays until the target itself lets go of it.
 /// Only time in which somebody polled counts: a process that was stopped for an hour has not waited that
 /// long.
+///
+/// A target that died is asked for something that it lately failed to give: one that still lists its shards,
+/// and takes new ones, but cannot read (its disk fails, its mount hangs) is not believed again for that.
 class Channels {
  public:
   struct Options {
@@ -77,6 +80,7 @@ class Channels {
     Ticket ticket;
     kv_target::Verb verb = kv_target::Verb::kRead;
     TargetId target = 0;
+    kv_target::ShardName name;
     BufferPool::Id buffer = BufferPool::kNone;
     std::shared_ptr<const void> memory;
     std::uint64_t bytes = 0;
@@ -98,6 +102,7 @@ class Channels {
     bool asking = false;  // after a failed write: a small read is under way since `asked`
     base::Nanos asked{0};
     std::vector<std::byte> probe_buffer;
+    std::deque<kv_target::ShardName> unread;  // the latest that could not be read since one could
   };
   void open(Channel& channel);
   /// The queue whose first is due; null when nothing waits.
@@ -114,6 +119,7 @@ class Channels {
   void forgive_standstill(base::Nanos now);
   void check_time(base::Nanos now, std::vector<Answer>& answers, std::vector<Turn>& turns);
   void probe(TargetId id, base::Nanos now);
+  static void note_unread(Channel& channel, const kv_target::ShardName& name);
   /// After a write that failed; the answer to a small read counts.
   void ask_alive(TargetId id, base::Nanos now);
 

@@ -25,6 +25,9 @@ class FaultyTarget final : public kv_target::Target {
     std::uint32_t truncate_per_mille = 0;
     bool dead = false;  // everything fails at once
     bool hung = false;  // nothing is answered
+    // It says what it holds, takes more, and gives nothing of it back:
+    bool sick = false;   // reads of that fail
+    bool stuck = false;  // they are not answered until `unstick`
   };
 
   FaultyTarget(std::uint64_t seed, std::uint64_t capacity_bytes, std::uint64_t epoch = 1)
@@ -32,6 +35,11 @@ class FaultyTarget final : public kv_target::Target {
 
   Faults faults;
   void set_time(base::Nanos now) { now_ = now; }
+  void unstick() {
+    faults.stuck = false;
+    for (const kv_target::Request& request : stuck_) waiting_.emplace(std::pair{now_, ++order_}, request);
+    stuck_.clear();
+  }
   std::uint64_t reads = 0, corrupted = 0;
   /// A look behind the faults.
   kv_target::MemoryTarget& inner() { return inner_; }
@@ -43,6 +51,10 @@ class FaultyTarget final : public kv_target::Target {
 
   void submit(std::span<const kv_target::Request> requests) override {
     for (const kv_target::Request& request : requests) {
+      if (faults.stuck && holds(request)) {
+        stuck_.push_back(request);
+        continue;
+      }
       const auto span = static_cast<std::uint64_t>((faults.delay_most - faults.delay_least).value + 1);
       base::Nanos at =
           now_ + faults.slow + faults.delay_least + base::Nanos{static_cast<std::int64_t>(prng_.below(span))};
@@ -89,6 +101,7 @@ class FaultyTarget final : public kv_target::Target {
       return {request.tag, Outcome::kFailed, 0};
     }
     if (prng_.below(1'000) < faults.fail_per_mille) return {request.tag, Outcome::kFailed, 0};
+    if (faults.sick && holds(request)) return {request.tag, Outcome::kFailed, 0};
     kv_target::Completion done = inner(request);
     if (write || done.outcome != Outcome::kDone) return done;
     ++reads;
@@ -99,6 +112,13 @@ class FaultyTarget final : public kv_target::Target {
     if (done.bytes > 0 && prng_.below(1'000) < faults.truncate_per_mille)
       done.bytes = prng_.below(done.bytes);
     return done;
+  }
+  bool holds(const kv_target::Request& read) {
+    std::vector<std::byte> some(1);
+    kv_target::Request look = read;
+    look.buffer = some;
+    look.offset = 0;
+    return read.verb == kv_target::Verb::kRead && inner(look).outcome == kv_target::Outcome::kDone;
   }
   kv_target::Completion inner(const kv_target::Request& request) {
     kv_target::Request copied = request;
@@ -115,6 +135,7 @@ class FaultyTarget final : public kv_target::Target {
   std::uint64_t order_ = 0;
   std::map<std::pair<base::Nanos, std::uint64_t>, kv_target::Request> waiting_;
   std::map<kv_target::ShardName, base::Nanos> last_of_;
+  std::vector<kv_target::Request> stuck_;
 };
 
 }  // namespace trimtab::kv_store::testing
