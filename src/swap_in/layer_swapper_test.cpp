@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <thread>
 
 #include "base/prng.h"
 #include "swap_in/measure.h"
@@ -50,6 +51,7 @@ class LateBackend final : public Backend {
   std::uint32_t batch_max() const override { return 8; }
   base::Status start(std::span<const Copy> copies) override {
     EXPECT_LE(copies.size(), batch_max());
+    EXPECT_NE(std::this_thread::get_id(), asker) << "it has a step to make";
     if (calls++ == refuse_call) return base::fail(base::Code::kIo, "the device fell off the bus", "test");
     started.insert(started.end(), copies.begin(), copies.end());
     return {};
@@ -68,6 +70,7 @@ class LateBackend final : public Backend {
   std::size_t landed = 0;
   std::atomic<std::size_t> most_ahead{0};
   int calls = 0, refuse_call = -1;
+  std::thread::id asker;  // of the swap: no copy may be started there
 };
 
 /// Gives blocks layer by layer when the test says so.
@@ -140,6 +143,17 @@ TEST(LayerSwapper, StartsTheNextLayerBeforeTheLastHasLanded) {
   ASSERT_TRUE(gate->wait(2, kLong).has_value());
   EXPECT_EQ(late.most_ahead, 60U) << "all three layers were on their way before the first was waited for";
   EXPECT_TRUE(arena.layer_is_there(0) && arena.layer_is_there(1) && arena.layer_is_there(2));
+}
+
+// sglang#38448: all layers' copies were submitted by the scheduler's thread, which had a step to make.
+TEST(LayerSwapper, WhoAsksStartsNoCopy) {
+  Arena arena(20);
+  auto backend = std::make_unique<LateBackend>();
+  backend->asker = std::this_thread::get_id();
+  LateBackend& late = *backend;
+  LayerSwapper swapper(std::move(backend));
+  ASSERT_TRUE(swapper.swap(arena.request)->wait(2, kLong).has_value());
+  EXPECT_EQ(late.started.size(), 60U);
 }
 
 TEST(LayerSwapper, ALayerOpensOnlyWhenTheLastOfItsBlocksCame) {
