@@ -15,8 +15,8 @@ namespace trimtab::engine {
 
 namespace {
 
-// What has not come by then is computed; so often a loader that is away is asked again.
-constexpr base::Nanos kFetchPatience{10'000'000'000}, kAgain{20'000'000}, kDialPause{1'000'000'000};
+// So often a loader that is away is asked again.
+constexpr base::Nanos kAgain{20'000'000}, kDialPause{1'000'000'000};
 
 /// What copying costs here and now. A machine that cannot tell gets the cost of a slow memory.
 policy::SwapBackendCost measured_cost(swap_in::Backend& backend) {
@@ -182,7 +182,7 @@ void BlockMover::begin(Fetch fetch) {
   kv_pool::PoolClient* client = pool();
   auto ticket = client == nullptr ? base::Result<kv_pool::FetchTicket>(
                                         base::fail(base::Code::kUnavailable, "the pool is away", "engine"))
-                                  : client->fetch(fetch.job.keys, now + kFetchPatience);
+                                  : client->fetch(fetch.job.keys, now + options_.fetch_patience);
   if (!ticket)
     return settle({std::move(fetch.job), 0, false, tl::unexpected(ticket.error())},
                   ticket.error().code == base::Code::kUnavailable, give_up);
@@ -191,8 +191,8 @@ void BlockMover::begin(Fetch fetch) {
   HitFetch::Hooks hooks{hooks_.more, [this](const std::shared_ptr<HitFetch>& over, const base::Status& how) {
                           on_swap_over(over, how);
                         }};
-  auto coming =
-      std::make_shared<HitFetch>(arena_, *client, std::move(*ticket), std::move(fetch.job), std::move(hooks));
+  auto coming = std::make_shared<HitFetch>(arena_, *client, std::move(*ticket), std::move(fetch.job),
+                                           options_.fetch_patience, std::move(hooks));
   {
     const std::lock_guard lock(mutex_);
     active_.push_back({coming, give_up});
@@ -280,6 +280,7 @@ kv_pool::PoolClient* BlockMover::pool() {
   if (now < next_dial_) return nullptr;
   kv_pool::ClientOptions options;
   options.block_bytes = arena_.block_bytes();
+  options.timeout = options_.answer_patience;
   auto client = kv_pool::PoolClient::connect(options_.pool_socket, base::Nanos{100'000'000}, options);
   if (!client) {
     spdlog::warn("no KV pool, computing everything: {}", base::to_string(client.error()));

@@ -31,6 +31,8 @@ struct HitComing {
 struct BlockMoverOptions {
   std::string pool_socket;          // empty: there is no pool
   std::optional<HitLayout> layout;  // absent: hits come in whole blocks
+  // What has not come by then is computed; so long a loader may take to answer a question.
+  base::Nanos fetch_patience{10'000'000'000}, answer_patience{2'000'000'000};
 };
 
 /// Moves blocks in the background, so that no step waits for the pool or for a copy: hand-overs first (a

@@ -19,11 +19,15 @@ swap_in::SwapRequest HitFetch::by_layer(const HitLayout& layout, std::uint32_t b
   for (const model::BlockKey key : job_.keys) checksums_.emplace_back(key);
   request.feed = shared_from_this();
   request.batch = batch;
+  request.patience = patience_;
   return request;
 }
 
 base::Status HitFetch::still_there(bool news) {
   const base::Nanos now = clock_.now();
+  if (!news && now - begun_ > patience_ + kQuiet)
+    return base::fail(base::Code::kDeadlineExceeded, "the pool's loader never said how the hit ended",
+                      "engine");
   if (!news && now - heard_ > kQuiet) {
     if (auto alive = client_.stats(); !alive) return tl::unexpected(alive.error());
     news = true;
@@ -75,7 +79,7 @@ void HitFetch::copy_blocks(MoveDone& done) {
     base::Status came = ticket_.finished(finished, kLook);
     if (came) came = still_there(!finished.empty());
     if (!came) {
-      loader_lost_ = true;
+      loader_lost_ = came.error().code != base::Code::kDeadlineExceeded;
       done.status = came;
       return;
     }

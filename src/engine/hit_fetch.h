@@ -24,14 +24,18 @@ class HitFetch final : public swap_in::LayerFeed, public std::enable_shared_from
     std::function<void()> more;  // so many more layers are there that it may be worth beginning
     std::function<void(std::shared_ptr<HitFetch>, const base::Status&)> over;  // the swap is
   };
+  /// `patience`: what the loader was told to give up after. One that says nothing of the plan by then, though
+  /// it lives, has lost it: the rest is computed all the same.
   HitFetch(const KvArena& arena, kv_pool::PoolClient& client, kv_pool::FetchTicket ticket, MoveJob job,
-           Hooks hooks)
+           base::Nanos patience, Hooks hooks)
       : arena_(arena),
         client_(client),
         ticket_(std::move(ticket)),
         job_(std::move(job)),
         hooks_(std::move(hooks)),
-        heard_(clock_.now()) {}
+        patience_(patience),
+        begun_(clock_.now()),
+        heard_(begun_) {}
 
   /// To be swapped in by layers; `layout` outlives this.
   swap_in::SwapRequest by_layer(const HitLayout& layout, std::uint32_t batch);
@@ -50,7 +54,8 @@ class HitFetch final : public swap_in::LayerFeed, public std::enable_shared_from
   void ended(const base::Status& how) override { hooks_.over(shared_from_this(), how); }
 
  private:
-  /// The store may be slow; a loader that does not answer a question either is given up.
+  /// The store may be slow; a loader that does not answer a question either is given up, and so is a plan of
+  /// which nothing is said at its end.
   base::Status still_there(bool news);
 
   const KvArena& arena_;
@@ -59,7 +64,7 @@ class HitFetch final : public swap_in::LayerFeed, public std::enable_shared_from
   MoveJob job_;
   Hooks hooks_;
   ipc::SteadyClock clock_;
-  base::Nanos heard_;
+  base::Nanos patience_, begun_, heard_;
   const HitLayout* layout_ = nullptr;
   std::vector<kv_pool::FetchTicket::Arrival> came_;
   std::vector<kv_pool::LayeredChecksum> checksums_;  // of what has landed, by block

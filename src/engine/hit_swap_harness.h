@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <condition_variable>
 #include <filesystem>
 #include <functional>
+#include <mutex>
 
 #include "base/hash.h"
 #include "base/prng.h"
@@ -42,12 +44,37 @@ class KeptOutbox final : public Outbox {
   std::vector<ipc::Frame> frames_;
 };
 
-class NoTransport final : public Transport {
+/// Copies nothing, and takes as long as the test says.
+class HandTransport final : public Transport {
  public:
   base::Status copy(const KvArena&, std::uint32_t, model::RankId, const std::string&,
                     std::uint32_t) override {
+    std::unique_lock lock(mutex_);
+    ++copies_;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return !held_; });
     return {};
   }
+  void hold(bool on) {
+    const std::lock_guard lock(mutex_);
+    held_ = on;
+    changed_.notify_all();
+  }
+  /// Until so many were begun.
+  bool begun(int copies, int seconds = 20) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(seconds), [&] { return copies_ >= copies; });
+  }
+  int copies() {
+    const std::lock_guard lock(mutex_);
+    return copies_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int copies_ = 0;
+  bool held_ = false;
 };
 
 /// Does something before the step waits for a layer, so that what a layer's coming depends on is certain.
@@ -110,8 +137,10 @@ class HitSwapTest : public testing::Test {
     hooks.done = [this](MoveDone done) { inbox_.post(std::move(done)); };
     hooks.handed = [this](const wire::PrefillDone& done) { outbox_.send(done); };
     hooks.coming = [this](HitComing coming) { inbox_.post(std::move(coming)); };
-    mover_ = std::make_unique<BlockMover>(
-        own_->arena(), transport_, BlockMoverOptions{path_ + ".sock", std::move(layout)}, std::move(hooks));
+    BlockMoverOptions options{path_ + ".sock", std::move(layout)};
+    options.fetch_patience = fetch_patience_;
+    options.answer_patience = base::Nanos{120'000'000'000};  // tests hold answers back
+    mover_ = std::make_unique<BlockMover>(own_->arena(), transport_, std::move(options), std::move(hooks));
     PrefillRankConfig config;
     config.scheduler.step_budget = base::Nanos{1'000'000'000'000};
     config.context_tokens = 2'048;
@@ -145,6 +174,10 @@ class HitSwapTest : public testing::Test {
     start.hand_over = hand_over ? 1 : 0;
     complete(start);
     ASSERT_TRUE(role_->on_frame(wire::to_frame(start)));
+  }
+  /// A place for two blocks.
+  static wire::DecodeTarget elsewhere(std::uint64_t id) {
+    return {RequestId{id}, {model::EngineId{0}, 0}, "elsewhere", {0, 1}};
   }
   /// The hit's blocks lie in slots 0, 1, ..
   HandLoader::Plan plan_of(const Ask& ask) {
@@ -203,6 +236,18 @@ class HitSwapTest : public testing::Test {
     }
     return false;
   }
+  /// The request is aborted, and the rank told of the ends of moves until it says that it holds nothing.
+  std::optional<wire::Released> released(std::uint64_t id) {
+    for (int i = 0; i < 20'000; ++i) {
+      for (Event& event : inbox_.take())
+        if (auto* moved = std::get_if<MoveDone>(&event)) role_->on_moved(std::move(*moved));
+      for (const auto& released : outbox_.all<wire::Released>())
+        if (released.id == RequestId{id}) return released;
+      usleep(1'000);
+    }
+    return std::nullopt;
+  }
+  void abort(std::uint64_t id) { ASSERT_TRUE(role_->on_frame(wire::to_frame(wire::Abort{RequestId{id}}))); }
   std::optional<wire::PrefillDone> done(std::uint64_t id) {
     for (int i = 0; i < 20'000; ++i) {
       for (const auto& done : outbox_.all<wire::PrefillDone>())
@@ -225,13 +270,14 @@ class HitSwapTest : public testing::Test {
   }
 
   static constexpr base::Nanos kDear{1'000'000'000};  // a token: no wait is long beside a step
+  base::Nanos fetch_patience_{10'000'000'000};
   TinyGguf gguf_;
   std::string path_;
   std::unique_ptr<LocalModel> right_, own_;
   std::unique_ptr<HandLoader> loader_;
   Inbox inbox_{[] {}};
   KeptOutbox outbox_;
-  NoTransport transport_;
+  HandTransport transport_;
   std::unique_ptr<BlockMover> mover_;
   std::unique_ptr<RankState> state_;  // of models with a window
   bool hold_states_ = false;          // what the state mover says is not heard yet

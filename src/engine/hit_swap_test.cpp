@@ -158,24 +158,42 @@ TEST_F(HitSwapTest, AnAbortMidwayEndsTheFetchAndHoldsNothing) {
   start(1, hit_);
   const auto plan = plan_of(hit_);
   give(plan, hit_, 3);
-  ASSERT_TRUE(role_->on_frame(wire::to_frame(wire::Abort{RequestId{1}})));
-  for (int i = 0; i < 20'000 && outbox_.all<wire::Released>().empty(); ++i) {
-    for (Event& event : inbox_.take())
-      if (auto* moved = std::get_if<MoveDone>(&event)) role_->on_moved(std::move(*moved));
-    EXPECT_FALSE(role_->propose().has_work);
-    usleep(1'000);
-  }
-  ASSERT_EQ(outbox_.all<wire::Released>().size(), 1U);
-  EXPECT_EQ(outbox_.all<wire::Released>()[0].blocks_free, own_->arena().blocks());
+  abort(1);
+  EXPECT_FALSE(role_->propose().has_work);
+  const auto left = released(1);
+  ASSERT_TRUE(left);
+  EXPECT_EQ(left->blocks_free, own_->arena().blocks());
   EXPECT_TRUE(loader_->ended(plan));
+  // The blocks are others' from now on: what still comes of the hit must not land in them.
+  for (std::uint32_t i = 0; i < 2; ++i) std::ranges::fill(own_->arena().block(i), std::byte{0x5a});
+  give(plan, hit_, kLayers);
+  usleep(50'000);
+  for (std::uint32_t i = 0; i < 2; ++i)
+    EXPECT_TRUE(
+        std::ranges::all_of(own_->arena().block(i), [](std::byte b) { return b == std::byte{0x5a}; }));
+}
+
+// LMCache PR#5047: a loader that lives, answers questions and has lost the plan.
+TEST_F(HitSwapTest, AFetchOfWhichNothingMoreIsHeardIsComputed) {
+  fetch_patience_ = base::Nanos{300'000'000};
+  begin(kDear);
+  const Ask plain = ask(150, 0, 3);
+  start(1, hit_);
+  give(plan_of(hit_), hit_, 3);
+  const auto got = done(1);
+  expect_right(got, hit_);
+  EXPECT_EQ(got->hit_tokens, 0U);
+  EXPECT_EQ(got->fetch, wire::FetchEnd::kFailed);
+  start(2, plain, true);
+  ASSERT_TRUE(role_->on_frame(wire::to_frame(elsewhere(2))));
+  expect_right(done(2), plain);
 }
 
 TEST_F(HitSwapTest, AHandOverIsToldWhenItIsDoneAndNotAfterTheNextStep) {
   begin(kDear);
   const Ask plain = ask(90, 0, 2);
   start(1, plain, true);
-  wire::DecodeTarget target{RequestId{1}, {model::EngineId{0}, 0}, "elsewhere", {0, 1}};
-  ASSERT_TRUE(role_->on_frame(wire::to_frame(target)));
+  ASSERT_TRUE(role_->on_frame(wire::to_frame(elsewhere(1))));
   ASSERT_TRUE(step());
   // The rank's own thread is in its next step, say: nothing is taken from the inbox.
   for (int i = 0; i < 20'000 && outbox_.all<wire::PrefillDone>().empty(); ++i) usleep(1'000);
@@ -184,7 +202,7 @@ TEST_F(HitSwapTest, AHandOverIsToldWhenItIsDoneAndNotAfterTheNextStep) {
   EXPECT_EQ(outbox_.all<wire::PrefillDone>()[0].handed_blocks, 1U);
   // Who comes back before the rank has seen the end of his first stay is not taken for a double.
   start(1, plain, true);
-  ASSERT_TRUE(role_->on_frame(wire::to_frame(target)));
+  ASSERT_TRUE(role_->on_frame(wire::to_frame(elsewhere(1))));
   ASSERT_TRUE(step());
   for (int i = 0; i < 20'000 && outbox_.all<wire::PrefillDone>().size() < 2; ++i) usleep(1'000);
   take_events();

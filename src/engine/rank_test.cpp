@@ -171,6 +171,32 @@ TEST_F(RankTest, HitsGiveTheSameBitsAlsoAfterARestart) {
   std::filesystem::remove_all(pool);
 }
 
+// pegaflow PR#450: keys of one length taken for blocks of another, so that sessions with one beginning got
+// each other's KV.
+TEST_F(RankTest, TwoSessionsWithOneBeginningGetTheirOwnBlocks) {
+  RankHarness harness(setup_);
+  ASSERT_TRUE(harness.start());
+  auto client = kv_pool::PoolClient::connect(harness.kv_socket(), base::Nanos{5'000'000'000});
+  ASSERT_TRUE(client);
+  std::vector<RankHarness::Ask> sessions(2);
+  for (std::uint64_t i = 0; i < 2; ++i) {  // one block in common and the beginning of another
+    sessions[i].tokens = TinyGguf::tokens(150, 81);
+    const auto own = TinyGguf::tokens(250, 82 + i);
+    sessions[i].tokens.insert(sessions[i].tokens.end(), own.begin(), own.end());
+    EXPECT_EQ(harness.run(RequestId{i + 1}, sessions[i]).failure, "");
+    for (int tries = 0; tries < 500 && client->match(harness.keys(sessions[i]))->blocks < 3; ++tries)
+      usleep(10'000);
+  }
+  EXPECT_EQ(client->stats()->memory_entries, 5U) << "one shared, two of each";
+  for (std::uint64_t i = 0; i < 2; ++i) {
+    sessions[i].hit_blocks = 3;
+    const auto answer = harness.run(RequestId{i + 3}, sessions[i]);
+    EXPECT_EQ(answer.prefill.hit_tokens, 384U);
+    EXPECT_EQ(answer.checksums, reference(sessions[i]).checksums) << i;
+  }
+  EXPECT_THAT(harness.stop(), Each(0));
+}
+
 // An answer of which the last token that was computed fills a block leaves that block in the pool, right; one
 // token less leaves none. The token drawn last has no KV.
 TEST_F(RankTest, ABlockThatIsFilledByTheLastStepIsStored) {

@@ -42,11 +42,14 @@ struct Pool {
   /// Over twelve targets in memory whose answers come late and wrong as the test says.
   struct Faulty {
     std::uint64_t bytes_in_flight = 8ULL << 20;  // that each takes at a time
+    std::uint32_t blocks = 0;                    // for which there is room; 0: for all
   };
   Pool(Faulty how, std::uint32_t memory_slots, std::uint32_t layers) : memory(memory_slots * kBytes) {
     std::vector<std::unique_ptr<kv_target::Target>> targets;
+    const std::uint64_t shard = kv_code::StripeLayout::make(layout(layers))->shard_bytes;
+    const std::uint64_t room = how.blocks > 0 ? how.blocks * shard : 64ULL << 20;
     for (std::uint64_t i = 0; i < kv_code::kShards; ++i) {
-      auto one = std::make_unique<kv_store::testing::FaultyTarget>(i, 64ULL << 20);
+      auto one = std::make_unique<kv_store::testing::FaultyTarget>(i, room);
       one->set_time(clock.now());
       one->bytes_in_flight = how.bytes_in_flight;
       faulty.push_back(one.get());

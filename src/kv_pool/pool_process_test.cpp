@@ -219,6 +219,7 @@ TEST_F(PoolProcess, ADiskThatTakesNoMoreTurnsThePoolMemoryOnly) {
   EXPECT_EQ(code(pool.flush()), base::Code::kIo);
   for (std::uint64_t n = 3; n < 10; ++n) EXPECT_TRUE(put(pool, n)) << "memory evicts as usual";
   EXPECT_TRUE(get(pool, 9));
+  EXPECT_EQ(pool.match(std::vector{key(2)})->blocks, 0U) << "gone with its memory (LMCache#4991)";
   EXPECT_TRUE(get(pool, 1)) << "from the file, which can still be read";
   const auto stats = pool.stats();
   EXPECT_EQ(stats->memory_only, 1U);
@@ -305,6 +306,7 @@ TEST_F(PoolProcess, EpochsGrowAcrossRestarts) {
       const auto match = pool.match(std::vector<BlockKey>{key(1)});
       ASSERT_TRUE(match);
       EXPECT_GT(match->epoch, before) << "life " << life;
+      EXPECT_EQ(match->epoch >> 42, life + 1) << "from the counter of lives, not from a clock";
       before = match->epoch;
     };
     grows();

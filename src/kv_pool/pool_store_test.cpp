@@ -65,6 +65,42 @@ TEST(PoolStore, WhatIsReadIsNotEvicted) {
   EXPECT_TRUE(std::ranges::equal(pool.slot(first.slot), block_of(key(1), kBytes)));
 }
 
+// Mooncake#4239: the payload went while it was being transferred. What is on its way from the targets is not
+// what makes room, though it was used longest ago.
+TEST(PoolStore, WhatIsReadFromTheTargetsIsNotEvictedFromThem) {
+  Pool pool(Pool::Faulty{8ULL << 20, 6}, 4, 1);
+  for (std::uint64_t n = 1; n <= 6; ++n) {
+    pool.put(1, n);
+    pool.settle();
+  }
+  for (auto* target : pool.faulty) target->faults.stuck = true;
+  ASSERT_FALSE(pool.store->get(7, key(1))) << "it is read";
+  for (std::uint64_t n = 7; n <= 8; ++n) {
+    ASSERT_EQ(pool.put(1, n), PutOutcome::kGranted);
+    while (pool.store->stats().dirty_entries > 0 && !HasFatalFailure()) pool.wait();
+  }
+  EXPECT_EQ(pool.store->stats().file_evictions, 2U);
+  EXPECT_EQ(pool.match({1}), 1U);
+  EXPECT_EQ(pool.match({2}) + pool.match({3}), 0U) << "the next oldest made room";
+  for (auto* target : pool.faulty) target->unstick();
+  EXPECT_EQ(pool.read(8, 1), GetOutcome::kPinned);
+  EXPECT_EQ(pool.store->stats().pins, 1U) << "and who had asked for it has it";
+}
+
+// A block that is being written is nobody's yet, and what a second writer has is not asked for.
+TEST(PoolStore, TwoWritersOfOneBlockAreOneAndTheNextIfThatOneDies) {
+  Pool pool(3, 0);
+  const auto first = pool.store->put(7, key(1), {});
+  ASSERT_EQ(first.outcome, PutOutcome::kGranted);
+  EXPECT_EQ(pool.put(8, 1), PutOutcome::kPresent);
+  EXPECT_EQ(pool.match({1}), 0U);
+  EXPECT_EQ(pool.read(9, 1), GetOutcome::kMissing) << "half of it may be there";
+  pool.store->leave(7);
+  EXPECT_EQ(pool.match({1}), 0U);
+  EXPECT_EQ(pool.put(8, 1), PutOutcome::kGranted);
+  EXPECT_EQ(pool.read(9, 1), GetOutcome::kPinned);
+}
+
 // LMCache PR#3884 and others: what is looked up and never fetched is not held by anybody.
 TEST(PoolStore, LookingUpHoldsNothing) {
   Pool pool(3, 0);
@@ -149,6 +185,9 @@ TEST(PoolStore, TheFileTierHoldsWhatMemoryCannot) {
     EXPECT_GE(stats.gets_file, 3U);
     EXPECT_EQ(stats.pins, 0U);
     EXPECT_EQ(stats.dirty_entries, 0U);
+    // LMCache#2574: what lies in memory and what lies below are hits alike, each once.
+    EXPECT_EQ(stats.blocks_hit, 5U);
+    EXPECT_EQ(stats.blocks_missed, 0U);
   }
   Pool again(2, 8, directory.path());
   EXPECT_EQ(again.store->stats().recovered_entries, 5U);

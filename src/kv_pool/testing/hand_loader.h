@@ -27,12 +27,22 @@
 namespace trimtab::kv_pool::testing {
 
 /// A loader that a test drives by hand: it takes fetch plans and says of them what the test tells it to,
-/// layer by layer, right or wrong. Puts are refused. When it goes, its users find their loader dead.
+/// layer by layer, right or wrong. Puts are refused, or held until the test grants them. When it goes, its
+/// users find their loader dead.
 class HandLoader {
  public:
   struct Plan {
     std::uint64_t connection = 0;
     protocol::Fetch fetch;
+  };
+
+  struct Put {
+    std::uint64_t connection = 0;
+    model::BlockKey key;
+  };
+  struct Stored {
+    std::uint64_t checksum = 0;
+    std::vector<std::byte> content;
   };
 
   HandLoader(const std::string& socket_path, std::uint64_t block_bytes, std::uint32_t layers,
@@ -59,14 +69,7 @@ class HandLoader {
     return arena_.bytes().subspan(number * block_bytes_, block_bytes_);
   }
   /// The next plan that somebody asks for.
-  std::optional<Plan> next_plan(int seconds = 20) {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, std::chrono::seconds(seconds), [this] { return !plans_.empty(); });
-    if (plans_.empty()) return std::nullopt;
-    Plan plan = std::move(plans_.front());
-    plans_.pop_front();
-    return plan;
-  }
+  std::optional<Plan> next_plan(int seconds = 20) { return next_of(plans_, seconds); }
   /// The user gave the plan up, or is done with it.
   bool ended(const Plan& plan, int seconds = 20) {
     std::unique_lock lock(mutex_);
@@ -79,6 +82,18 @@ class HandLoader {
     const std::lock_guard lock(mutex_);
     return corrupt_;
   }
+
+  /// Puts wait from now on for `grant`; after `refuse_puts` those that come are refused again.
+  void hold_puts() { hold_puts_.store(true); }
+  void refuse_puts() { hold_puts_.store(false); }
+  std::optional<Put> next_put(int seconds = 20) { return next_of(puts_, seconds); }
+  void grant(const Put& put, std::uint32_t slot) {
+    const std::lock_guard lock(mutex_);
+    const protocol::PutSlot granted{protocol::PutOutcome::kGranted, slot};
+    EXPECT_TRUE(users_.at(put.connection)->channel.send(wire::to_frame(granted)));
+  }
+  /// What was put into a granted slot, at the moment when its user said that it was.
+  std::optional<Stored> next_stored(int seconds = 20) { return next_of(stored_, seconds); }
 
   /// The first `layers` layers of the block lie in `slot`.
   void layers(const Plan& plan, std::uint32_t block, std::uint32_t slot, std::uint32_t layers) {
@@ -102,6 +117,15 @@ class HandLoader {
     std::thread thread;
   };
 
+  template <class T>
+  std::optional<T> next_of(std::deque<T>& queue, int seconds) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(seconds), [&] { return !queue.empty(); });
+    if (queue.empty()) return std::nullopt;
+    T next = std::move(queue.front());
+    queue.pop_front();
+    return next;
+  }
   void say(const Plan& plan, ProgressEntry entry) {
     const std::lock_guard lock(mutex_);
     entry.plan = plan.fetch.plan;
@@ -146,6 +170,13 @@ class HandLoader {
       const auto release = *wire::from_frame<protocol::Release>(frame);
       for (const std::uint32_t block : release.blocks)
         if (release.corrupt != 0) corrupt_.push_back(user.plans.at(release.plan).at(block));
+    } else if (is(protocol::Put::kType) && hold_puts_.load()) {
+      puts_.push_back({id, wire::from_frame<protocol::Put>(frame)->key});
+    } else if (is(protocol::Commit::kType)) {
+      const auto commit = *wire::from_frame<protocol::Commit>(frame);
+      const auto content = slot(commit.slot);
+      stored_.push_back({commit.checksum, {content.begin(), content.end()}});
+      EXPECT_TRUE(user.channel.send(wire::to_frame(protocol::Committed{})));
     } else if (is(protocol::Put::kType)) {
       EXPECT_TRUE(user.channel.send(wire::to_frame(protocol::PutSlot{})));
     } else if (is(protocol::AskStats::kType)) {
@@ -163,6 +194,9 @@ class HandLoader {
   std::condition_variable changed_;
   std::map<std::uint64_t, std::unique_ptr<User>> users_;
   std::deque<Plan> plans_;
+  std::atomic<bool> hold_puts_{false};
+  std::deque<Put> puts_;
+  std::deque<Stored> stored_;
   std::set<std::pair<std::uint64_t, std::uint64_t>> ended_;
   std::vector<model::BlockKey> corrupt_;
   std::thread acceptor_;
