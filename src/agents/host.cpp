@@ -1,5 +1,7 @@
 #include "agents/host.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <chrono>
@@ -22,6 +24,14 @@ constexpr Nanos kPoolSampleInterval{2'000'000'000};
 std::int64_t unix_now_ns() {
   const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::nanoseconds>(since_epoch).count();
+}
+
+/// How many bytes a block has and each layer of it: element types of other sizes, and other layers, show in
+/// it.
+std::string layout_text(const model::KvLayout& kv) {
+  std::string text = fmt::format(" block {}", kv.block_bytes.value);
+  for (const base::Bytes layer : kv.layer_bytes) text += fmt::format(" {}", layer.value);
+  return text;
 }
 
 }  // namespace
@@ -55,6 +65,8 @@ Host::Host(ClusterBackendOptions options, boost::asio::io_context& context, cons
     }
   };
   const model::ClusterConfig& config = options_.config;
+  // Of two runs of one model whose blocks are laid out differently neither takes the other's (sglang#33268).
+  options_.kv_format += layout_text(options_.profile.kv);
   if (options_.profile.kv.window_tokens > 0) {
     const bool exact = config.window_state.mode == "exact";
     // What was computed without a state may have drifted: it is never taken for the KV of an exact pool.

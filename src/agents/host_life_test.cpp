@@ -90,6 +90,64 @@ TEST_F(HostLife, HitsComeFromThePoolAndAreCountedOnce) {
   EXPECT_EQ(salted->finished->hit_tokens, 0U);
 }
 
+// vllm#44250, #44701, sglang#33268: a part of the scope never reached the key that the pool is asked with.
+TEST_F(HostLife, WhateverMakesBlocksDifferentReachesTheirKeys) {
+  const auto key_with = [&](const std::function<void(ClusterBackendOptions&)>& change,
+                            std::uint64_t fingerprint = 77, const std::string& tenant = {}) {
+    members.clear();
+    backend.reset();
+    auto o = options();
+    o.log_dir.clear();
+    change(o);
+    auto started =
+        ClusterBackend::start(std::move(o), context, clock, registry, std::make_unique<FakePrefixes>());
+    EXPECT_TRUE(started);
+    backend = std::move(*started);
+    const auto join = [&](Role role, std::uint32_t engines, std::uint32_t ranks) {
+      for (std::uint32_t at = 0; at < engines * ranks; ++at) {
+        auto h = hello(role, at / ranks, at % ranks);
+        h.model_fingerprint = fingerprint;
+        add(h);
+      }
+    };
+    join(Role::kPrefill, config.prefill.engines, config.prefill.ranks);
+    join(Role::kDecode, config.decode.groups, config.decode.ranks);
+    join(Role::kVision, config.vision.machines, config.vision.encoders);
+    EXPECT_TRUE(turn_until([&] { return backend->ready(); }));
+    auto sink = std::make_shared<RecordingSink>();
+    auto s = submission(prompt(150), 1);
+    s.tenant = tenant;
+    backend->submit(s, sink);
+    EXPECT_TRUE(turn_until([&] { return sink->ended(); }));
+    model::BlockKey key;
+    each(Role::kPrefill, [&](FakeMember& m) {
+      for (const auto& start : m.started) key = start.keys.front();
+    });
+    return key;
+  };
+  const auto same = [](ClusterBackendOptions&) {};
+  const auto window = [](ClusterBackendOptions& o) {
+    o.profile.kv.window_tokens = o.profile.kv.ring_slots = 128;
+    o.profile.kv.window_layers = 1;
+  };
+  const std::vector<model::BlockKey> keys = {
+      key_with(same),
+      key_with(same, 78),
+      key_with(same, 77, "salt"),
+      key_with([](ClusterBackendOptions& o) { o.tokenizer_fingerprint = "other"; }),
+      key_with([](ClusterBackendOptions& o) { o.kv_format = "fp8"; }),
+      key_with([](ClusterBackendOptions& o) { o.profile.kv.block_bytes = base::Bytes{1'000}; }),
+      key_with([](ClusterBackendOptions& o) { o.profile.kv.layer_bytes = {base::Bytes{500}}; }),
+      key_with(window),
+      key_with([&](ClusterBackendOptions& o) {
+        window(o);
+        o.config.window_state.mode = "exact";
+      }),
+  };
+  EXPECT_EQ(std::set(keys.begin(), keys.end()).size(), keys.size());
+  EXPECT_EQ(key_with(same), keys[0]) << "and nothing else does, a restart least of all";
+}
+
 TEST_F(HostLife, BlocksLostBetweenMatchAndFetchAreComputedAndCountedOnce) {
   start_all();
   const auto ask = [&](std::int32_t last) {
