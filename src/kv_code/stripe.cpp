@@ -171,6 +171,12 @@ void StripeReader::arrived(std::uint32_t shard, std::span<const std::byte> bytes
       place(shard, state.layers++);
     }
   }
+  settle_writing();
+}
+
+void StripeReader::settle_writing() {
+  if (into_.empty() || settled_) return;
+  if (const Choice choice = choose(); choice.layers > 0) settled_ = choice.writing;
 }
 
 void StripeReader::place_into(std::span<std::byte> block, std::uint32_t from_layer) {
@@ -181,6 +187,8 @@ void StripeReader::place_into(std::span<std::byte> block, std::uint32_t from_lay
 
 void StripeReader::place(std::uint32_t shard, std::uint32_t l) {
   if (into_.empty() || shard >= kData || l < place_from_) return;
+  // What was computed in its place is the block's, and may have been handed out.
+  if (settled_ && states_[shard].writing != *settled_) return;
   const StripeLayout::Layer& layer = layout_->layers[l];
   const std::span<std::byte> to = part(layer, into_.subspan(layer.offset, layer.bytes), shard);
   copy_past(to.data(), slice(layer, states_[shard].bytes).data(), to.size());

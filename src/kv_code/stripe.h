@@ -106,6 +106,8 @@ class StripeReader {
     std::optional<ShardFault> fault;
   };
   void read_header(std::uint32_t shard);
+  /// Notes whose block it will be, once that is sure.
+  void settle_writing();
   void place(std::uint32_t shard, std::uint32_t layer);
   /// Whether the slice, when it is here, lies in its place in the layer that begins at `layer`.
   bool placed(std::uint32_t shard, std::uint32_t l, const std::byte* layer) const;
@@ -122,6 +124,8 @@ class StripeReader {
   std::array<State, kShards> states_;
   std::span<std::byte> into_;
   std::uint32_t place_from_ = 0;
+  // Of twelve shards only one writing can have ten: from the first layer on that is ready, it is known which.
+  std::optional<std::uint64_t> settled_;
 };
 
 }  // namespace trimtab::kv_code

@@ -104,6 +104,33 @@ RC_GTEST_PROP(StripeTest, WhatIsPlacedAtOnceIsOfOneWritingInTheEnd, ()) {
   }
 }
 
+/// The eleventh shard is of another writing and late: what was computed in its place, and handed out, stays.
+TEST(StripeTest, ALateShardOfAnotherWritingTouchesNoLayerThatIsReady) {
+  const StripeLayout layout = layout_of({9'000, 20'000, 12'345});
+  const auto block = random_block(layout.block_bytes, 5);
+  Stripe stripe(layout, block), other(layout, random_block(layout.block_bytes, 6));
+  constexpr std::uint32_t kLate = 3;
+  const std::size_t first_piece = layout.layers[1].slice_offset;
+  StripeReader reader(layout, kKey);
+  std::vector<std::byte> out(layout.block_bytes);
+  reader.place_into(out, 0);
+  for (std::uint32_t s = 0; s < kShards - 1; ++s)
+    if (s != kLate) reader.arrived(s, std::span(stripe.bytes[s]).first(first_piece));
+  ASSERT_EQ(reader.layers_ready(), 1U);
+  reader.assemble(0, std::span(out).first(9'000), coder());
+  ASSERT_TRUE(std::equal(out.begin(), out.begin() + 9'000, block.begin()));
+  reader.arrived(kLate, std::span(other.bytes[kLate]).first(first_piece));
+  EXPECT_TRUE(std::equal(out.begin(), out.begin() + 9'000, block.begin()));
+  give(reader, other, 1U << kLate);
+  give(reader, stripe, static_cast<ShardSet>(kAllShards & ~(1U << kLate | 1U << 11)));
+  ASSERT_TRUE(reader.complete());
+  for (std::uint32_t l = 1; l < layout.layers.size(); ++l)
+    reader.assemble(l, std::span(out).subspan(layout.layers[l].offset, layout.layers[l].bytes), coder());
+  EXPECT_EQ(out, block);
+  EXPECT_TRUE(reader.slices_match(out));
+  EXPECT_EQ(reader.to_rewrite(), static_cast<ShardSet>(1U << kLate));
+}
+
 RC_GTEST_PROP(StripeTest, LayersComeAsTenShardsGrow, ()) {
   const StripeLayout layout = layout_of({500, 1'000, 40, 700});
   const auto block = random_block(layout.block_bytes, 3);
