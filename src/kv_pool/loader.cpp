@@ -20,6 +20,7 @@
 #include "kv_pool/fetch_desk.h"
 #include "kv_pool/pool_store.h"
 #include "kv_pool/progress_ring.h"
+#include "kv_pool/socket_lock.h"
 #include "kv_pool/target_list.h"
 
 namespace trimtab::kv_pool {
@@ -56,7 +57,7 @@ class Loader {
   void serve(const std::atomic<bool>& stop);
   ~Loader() {
     for (auto& [id, connection] : connections_) close(connection.fd);
-    unlink(options_.socket_path.c_str());
+    if (listener_) unlink(options_.socket_path.c_str());  // else it may be another loader's
   }
 
  private:
@@ -94,6 +95,7 @@ class Loader {
   }
 
   LoaderOptions options_;
+  SocketLock lock_;  // before all that ends first
   std::uint64_t slot_stride_ = 0;
   ipc::Segment arena_;
   ipc::SteadyClock clock_;
@@ -155,6 +157,7 @@ base::Result<std::unique_ptr<Loader>> Loader::start(const LoaderOptions& options
                                   options.memory_bytes, slots, stride),
                       "kv_pool");
   }
+  TRIMTAB_TRY(loader->lock_.take(options.socket_path));
   std::uint64_t tier_blocks = 0;
   if (!options.targets.empty()) TRIMTAB_TRY(loader->open_tier(tier_blocks));
   auto arena = ipc::Segment::anonymous("trimtab-pool", slots * stride, options.huge_pages);
