@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <ctime>
 
@@ -25,6 +26,12 @@ base::Result<Address> resolve(const std::string& text) {
   std::string host = text.substr(0, colon);
   if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   const std::string port = text.substr(colon + 1);
+  // The C library takes 99999 for 34463, and so for another service.
+  std::uint16_t number = 0;
+  const auto [end, wrong] = std::from_chars(port.data(), port.data() + port.size(), number);
+  if (wrong != std::errc{} || end != port.data() + port.size())
+    return base::fail(base::Code::kInvalidArgument,
+                      fmt::format("\"{}\": port {} is none: 1 to 65535", text, port), "kv_remote");
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV;
