@@ -9,6 +9,7 @@
 #include "kv_remote/net/network_target.h"
 #include "kv_remote/redis/redis_target.h"
 #include "kv_store/map_record.h"
+#include "kv_target/file/log_file.h"
 #include "kv_target/file_target.h"
 
 namespace trimtab::kv_pool {
@@ -27,6 +28,8 @@ Opened open_directory(std::string directory, std::uint64_t bytes, std::uint64_t 
   options.shard_bytes = std::max<std::uint64_t>(shard_bytes, kv_store::kMapBytesMost);
   // Small pools get small files, so that one does not reserve more than it may hold.
   while (options.layout.file_bytes / 4 > std::max(bytes, 4 * shard_bytes)) options.layout.file_bytes /= 4;
+  // One that is there keeps its files, whatever room it is given now.
+  if (const auto made = kv_target::file::layout_of(options.directory)) options.layout = *made;
   auto target = kv_target::FileTarget::open(std::move(options));
   if (!target) return tl::unexpected(target.error());
   return std::unique_ptr<kv_target::Target>(std::move(*target));
@@ -94,8 +97,17 @@ std::uint64_t directory_share(std::span<const std::string> specs, std::uint64_t 
 base::Result<TargetList> open_targets(std::span<const std::string> specs, std::uint64_t directory_bytes,
                                       std::uint64_t shard_bytes) {
   TargetList list;
+  const std::uint64_t share = directory_share(specs, directory_bytes);
+  if (!std::ranges::all_of(specs, is_remote) && share < on_disk(shard_bytes))
+    return base::fail(
+        base::Code::kInvalidArgument,
+        fmt::format("pool.file_bytes = {} is {} bytes for each directory, and one shard of this model's "
+                    "blocks takes {}: give at least {} for each of them, and hundreds of times that "
+                    "for a pool of use",
+                    directory_bytes, share, on_disk(shard_bytes), on_disk(shard_bytes)),
+        "pool");
   for (const std::string& spec : specs) {
-    auto target = open_target(spec, directory_share(specs, directory_bytes), shard_bytes);
+    auto target = open_target(spec, share, shard_bytes);
     if (!target) return tl::unexpected(target.error());
     if (const auto space = (*target)->space()) list.capacity_bytes += space->capacity_bytes;
     list.targets.push_back(std::move(*target));

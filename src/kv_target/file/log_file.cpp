@@ -43,6 +43,17 @@ tl::unexpected<base::Error> system_error(const std::string& what, int reason) {
                     fmt::format("{}: {}", what, std::strerror(reason)), "kv_target");
 }
 
+std::optional<Layout> layout_of(const std::string& directory) {
+  const Descriptor log(::open((directory + "/log").c_str(), O_RDONLY | O_CLOEXEC));
+  std::vector<std::byte> headers(kRecordsBegin);
+  if (log.get() < 0) return std::nullopt;
+  const ssize_t got = pread(log.get(), headers.data(), headers.size(), 0);
+  if (got <= 0) return std::nullopt;
+  const auto scan = scan_log(std::span<const std::byte>(headers).first(static_cast<std::size_t>(got)));
+  if (!scan) return std::nullopt;
+  return scan->layout;
+}
+
 base::Result<LogScan> LogFile::read() const {
   const std::string name = path("log");
   const Descriptor old(::open(name.c_str(), O_RDONLY | O_CLOEXEC));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,9 @@ using OnStep = std::function<void(std::string_view step)>;
 
 /// `what: why (errno)`, from the room.
 tl::unexpected<base::Error> system_error(const std::string& what, int reason);
+
+/// How a directory that was served before is cut up; nothing where no target's log is readable.
+std::optional<Layout> layout_of(const std::string& directory);
 
 /// The file `log` of a target's directory. Appending to it is the committer's affair; this makes it, puts a
 /// new one in its place, and takes room for it ahead, so that neither a full disk nor the growth of the file
