@@ -51,7 +51,10 @@ void FetchDesk::forget(std::map<Key, Plan>::iterator plan) {
 void FetchDesk::cancel(ClientId client, PlanId plan) {
   const auto found = plans_.find({client, plan});
   if (found == plans_.end()) return;  // all of it was over
-  ++cancelled_;
+  // One that has all its blocks and ends has come to its end: whoever swaps in by layer gives them back so.
+  cancelled_ += std::ranges::any_of(found->second.blocks, [](const Block& block) {
+    return block.state == Block::State::kWaiting || block.state == Block::State::kLoading;
+  });
   forget(found);
   std::erase_if(posts_, [&](const Post& post) { return post.client == client && post.entry.plan == plan; });
 }

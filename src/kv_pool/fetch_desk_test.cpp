@@ -196,6 +196,19 @@ TEST(FetchDesk, ACancelledPlanGivesEverythingBackAndDisturbsNoOther) {
   EXPECT_EQ(desk.stats().pins + desk.stats().plans_open + desk.stats().blocks_held, 0U);
 }
 
+TEST(FetchDesk, APlanThatEndsWithAllItsBlocksWasNotCancelled) {
+  Desk desk(20, 20, 1, Pool::Faulty{}, 20U, 1U);
+  for (std::uint64_t n = 1; n <= 3; ++n) {
+    desk.pool.put(1, n);
+    desk.pool.settle();
+  }
+  desk.fetch(7, 1, {1, 2, 3});
+  desk.turn();
+  desk.desk.cancel(7, 1);
+  EXPECT_EQ(desk.stats().fetch_plans_cancelled, 0U);
+  EXPECT_EQ(desk.stats().pins + desk.stats().plans_open + desk.stats().blocks_held, 0U);
+}
+
 TEST(FetchDesk, WhatIsLateIsToldAndKeepsItsSlotUntilReleased) {
   Desk desk(40, 40, 1, Pool::Faulty{}, 4U, 1U);
   for (const std::uint64_t n : {1U, 2U, 3U, 4U, 5U, 6U, 7U, 8U}) {
