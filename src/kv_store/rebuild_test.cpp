@@ -91,6 +91,24 @@ TEST(RebuildTest, AFleetGrowsAndShrinksWithEveryBlockReadableAtEveryStep) {
   all_whole_and_right(fleet);
 }
 
+TEST(RebuildTest, WhatIsBeingWrittenWhenTheMapChangesMovesToo) {
+  Fleet fleet(13);
+  std::vector<std::vector<std::byte>> blocks;
+  std::vector<StripedStore::Handle> handles;
+  for (std::uint64_t n = 0; n < kBlocks; ++n) blocks.push_back(block_of(n, fleet.block_bytes()));
+  for (FaultyTarget* target : fleet.targets) target->faults.slow = base::Nanos{5'000'000};
+  for (std::uint64_t n = 0; n < kBlocks; ++n)
+    handles.push_back(fleet.store->write(key_of(n), blocks[n], base::kForever, fleet.now));
+  fleet.step(base::Nanos{1'000'000});
+  ASSERT_EQ(fleet.store->index().blocks(), 0U) << "all are still on their way";
+  std::vector<std::unique_ptr<kv_target::Target>> more;
+  for (std::uint64_t i = 0; i < 3; ++i) more.push_back(fleet.make_target(500 + i));
+  ASSERT_TRUE(fleet.store->expand(std::move(more), {}, fleet.now));
+  for (const auto handle : handles) ASSERT_EQ(fleet.wait(handle).kind, Kind::kWritten);
+  fleet.settle();
+  for (std::uint64_t n = 0; n < kBlocks; ++n) EXPECT_TRUE(fleet.whole(n)) << "block " << n;
+}
+
 TEST(RebuildTest, AWalkGoesOnWhereAnotherStoreLeftIt) {
   StoreOptions options = Fleet::small();
   options.repair_bytes_per_second = 1'000'000;
@@ -181,6 +199,44 @@ TEST(RebuildTest, WhatNobodyWritesAgainIsErasedAtTheSecondLook) {
   fleet.pass(kSecond * 4);
   EXPECT_EQ(fleet.store->space().shards, 0U);
   EXPECT_EQ(fleet.store->counters().blocks_unreadable, 1U);
+}
+
+/// Two models whose pools share their targets, or one that was told the wrong model: neither mends, moves or
+/// erases the other's blocks.
+TEST(RebuildTest, BlocksOfAnotherModelAreLeftAlone) {
+  Fleet fleet(12);
+  ASSERT_EQ(fleet.write(1), Kind::kWritten);
+  const kv_code::StripeLayout layout = testing::layout_of({5'000, 2'000});
+  std::array<std::vector<std::byte>, kShards> bytes;
+  kv_code::Shards spans;
+  for (std::uint32_t s = 0; s < kShards; ++s) spans[s] = (bytes[s].resize(layout.shard_bytes), bytes[s]);
+  kv_code::write_shards(layout, key_of(700), block_of(700, 7'000), spans);
+  const Places& home = fleet.store->map().of(key_of(700));
+  for (std::uint8_t s = 1; s < kShards; ++s) {  // one is missing, which a rebuild would want to mend
+    kv_target::Request request;
+    request.verb = kv_target::Verb::kWrite;
+    request.name = {key_of(700), s};
+    request.content = bytes[s];
+    fleet.targets[home[s]]->inner().submit({&request, 1});
+    std::vector<kv_target::Completion> done;
+    fleet.targets[home[s]]->inner().poll(done);
+  }
+  fleet.pass(kSecond / 5);
+  EXPECT_EQ(fleet.store->index().blocks(), 1U);
+  EXPECT_EQ(fleet.store->index().strangers(), 1U);
+  EXPECT_FALSE(fleet.store->index().present(key_of(700)));
+  for (const WalkKind kind : {WalkKind::kRebuild, WalkKind::kScrub}) {
+    fleet.store->start_walk(kind, fleet.now);
+    fleet.settle();
+    fleet.pass(kSecond * 5);  // beyond the second look at blocks that cannot be read
+  }
+  EXPECT_EQ(fleet.store->space().shards, 12U + 11U);
+  EXPECT_EQ(fleet.store->counters().blocks_unreadable, 0U);
+  const BlockKey other = key_of(700);
+  fleet.store->erase({&other, 1}, fleet.now);  // for its room
+  fleet.pass(kSecond / 5);
+  EXPECT_EQ(fleet.store->space().shards, 12U);
+  EXPECT_EQ(fleet.store->index().strangers(), 0U);
 }
 
 TEST(RebuildTest, TwoWritersOfOneBlockInOneStoreShareOneWriting) {

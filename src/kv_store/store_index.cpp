@@ -28,6 +28,7 @@ void StoreIndex::grow() {
 }
 
 void StoreIndex::remove(std::size_t slot) {
+  strangers_ -= entries_[slot].stranger ? 1 : 0;
   // Entries behind the gap move up while that brings them nearer to where they belong.
   const std::size_t mask = entries_.size() - 1;
   for (std::size_t next = (slot + 1) & mask; entries_[next].used; next = (next + 1) & mask) {
@@ -40,7 +41,7 @@ void StoreIndex::remove(std::size_t slot) {
   --used_;
 }
 
-TargetId StoreIndex::put(BlockKey key, std::uint32_t shard, TargetId target, TargetId home) {
+StoreIndex::Entry& StoreIndex::entry_for(BlockKey key) {
   if ((used_ + 1) * 2 > entries_.size()) grow();
   Entry& entry = entries_[slot_of(key)];
   if (!entry.used) {
@@ -49,6 +50,29 @@ TargetId StoreIndex::put(BlockKey key, std::uint32_t shard, TargetId target, Tar
     entry.used = true;
     ++used_;
   }
+  return entry;
+}
+
+void StoreIndex::put_stranger(BlockKey key, std::uint32_t shard, TargetId target) {
+  const std::size_t known = used_;
+  Entry& entry = entry_for(key);
+  if (used_ > known) {
+    entry.stranger = true;
+    ++strangers_;
+  }
+  if (entry.stranger)
+    entry.at[shard] = target;
+  else
+    erased(key, shard, target);  // what was a shard of this block is none any more
+}
+
+TargetId StoreIndex::put(BlockKey key, std::uint32_t shard, TargetId target, TargetId home) {
+  Entry& entry = entry_for(key);
+  if (entry.stranger) {
+    entry.stranger = false;
+    entry.at.fill(kNowhere);
+    --strangers_;
+  }
   TargetId& at = entry.at[shard];
   TargetId other = at == target ? kNowhere : at;
   if (at == kNowhere || at == target || target == home || !alive(at))
@@ -56,7 +80,13 @@ TargetId StoreIndex::put(BlockKey key, std::uint32_t shard, TargetId target, Tar
   else
     other = target;
   entry.withdrawn = false;
+  entry.known &= static_cast<ShardSet>(~(1U << shard));
   return other;
+}
+
+bool StoreIndex::surprising(BlockKey key, std::uint32_t shard) const {
+  const Entry& entry = entries_[slot_of(key)];
+  return entry.used && entry.at[shard] == kNowhere && !kv_code::has(entry.known, shard) && counts(entry);
 }
 
 void StoreIndex::erased(BlockKey key, std::uint32_t shard, TargetId target) {
@@ -80,8 +110,12 @@ void StoreIndex::forget(TargetId target) {
   for (Entry& entry : entries_) {
     if (!entry.used) continue;
     bool any = false;
-    for (TargetId& at : entry.at) {
-      if (at == target) at = kNowhere;
+    for (std::uint32_t s = 0; s < kShards; ++s) {
+      TargetId& at = entry.at[s];
+      if (at == target) {
+        at = kNowhere;
+        entry.known |= static_cast<ShardSet>(1U << s);
+      }
       any |= at != kNowhere;
     }
     if (!any) empty.push_back(entry.key);
@@ -115,9 +149,10 @@ StoreIndex::Tally StoreIndex::tally(const PlaceMap& map) const {
   tally.shards.resize(alive_.size());
   for (const Entry& entry : entries_) {
     if (!entry.used) continue;
-    ++tally.blocks;
     for (const TargetId at : entry.at)
       if (at != kNowhere && alive(at)) ++tally.shards[at];
+    if (entry.stranger) continue;
+    ++tally.blocks;
     const bool all = std::popcount(usable(entry.at)) == static_cast<int>(kShards);
     if (!counts(entry))
       ++tally.unreadable;
@@ -136,7 +171,8 @@ void StoreIndex::count_shards(std::span<std::uint64_t> counts) const {
 }
 
 bool StoreIndex::counts(const Entry& entry) const {
-  return !entry.withdrawn && std::popcount(usable(entry.at)) >= static_cast<int>(kv_code::kData);
+  return !entry.withdrawn && !entry.stranger &&
+         std::popcount(usable(entry.at)) >= static_cast<int>(kv_code::kData);
 }
 
 std::optional<Places> StoreIndex::find(BlockKey key) const {
@@ -176,11 +212,11 @@ std::uint32_t StoreIndex::leading(std::span<const BlockKey> keys) const {
   return count;
 }
 
-std::vector<BlockKey> StoreIndex::keys() const {
+std::vector<BlockKey> StoreIndex::keys(bool strangers) const {
   std::vector<BlockKey> keys;
-  keys.reserve(used_);
+  keys.reserve(strangers ? strangers_ : used_ - strangers_);
   for (const Entry& entry : entries_)
-    if (entry.used) keys.push_back(entry.key);
+    if (entry.used && entry.stranger == strangers) keys.push_back(entry.key);
   std::ranges::sort(keys);
   return keys;
 }

@@ -26,10 +26,17 @@ class StoreIndex {
   /// `target` has the shard. Where two have it (while it moves), the one at `home` counts; returns the other,
   /// kNowhere when there is none.
   TargetId put(BlockKey key, std::uint32_t shard, TargetId target, TargetId home);
+  /// `target` has a shard under this name that is as long as no shard of this pool's blocks: another model's,
+  /// whose pool shares the targets or was here before. Such blocks are never present, read, moved or mended
+  /// here, and may be erased for their room.
+  void put_stranger(BlockKey key, std::uint32_t shard, TargetId target);
   void erased(BlockKey key, std::uint32_t shard, TargetId target);
   void erase(BlockKey key);
   /// Nothing of what was told of this target is sure any more (its feed starts anew).
   void forget(TargetId target);
+  /// Whether a target that tells all it holds anew would surprise by holding this shard: the block is present
+  /// without it, and the shard was not known before. It may be of an older writing.
+  bool surprising(BlockKey key, std::uint32_t shard) const;
   void set_alive(TargetId target, bool alive);
   void add_target() { alive_.push_back(1); }
   bool alive(TargetId target) const { return alive_[target] != 0; }
@@ -38,6 +45,7 @@ class StoreIndex {
   /// written again. False when nothing was claimed.
   bool withdraw(BlockKey key);
 
+  bool stranger(BlockKey key) const { return entries_[slot_of(key)].stranger; }
   /// Where each shard is; kNowhere where nobody has it.
   std::optional<Places> find(BlockKey key) const;
   bool present(BlockKey key) const;
@@ -53,9 +61,12 @@ class StoreIndex {
   std::uint32_t leading(std::span<const BlockKey> keys) const;
 
   std::uint64_t epoch() const { return epoch_; }
-  std::size_t blocks() const { return used_; }
-  /// All of which anything is known, in order. O(n log n): for walks over the store.
-  std::vector<BlockKey> keys() const;
+  std::size_t blocks() const { return used_ - strangers_; }
+  /// Blocks of other models.
+  std::size_t strangers() const { return strangers_; }
+  /// All of which anything is known, in order, strangers apart. O(n log n): for walks over the store.
+  std::vector<BlockKey> keys() const { return keys(false); }
+  std::vector<BlockKey> stranger_keys() const { return keys(true); }
   ShardSet usable(const Places& places) const;
   /// How whole blocks are, by where `map` wants their shards. O(blocks).
   struct Tally {
@@ -73,17 +84,21 @@ class StoreIndex {
   struct Entry {
     BlockKey key;
     Places at{};
-    bool used = false, withdrawn = false;
+    ShardSet known = 0;  // shards that were at a target which was forgotten, until they are told of again
+    bool used = false, withdrawn = false, stranger = false;
   };
   std::size_t home_slot(BlockKey key) const { return key.low & (entries_.size() - 1); }
   std::size_t slot_of(BlockKey key) const;
+  std::vector<BlockKey> keys(bool strangers) const;
+  /// The entry of the key, made when there is none.
+  Entry& entry_for(BlockKey key);
   bool counts(const Entry& entry) const;
   void remove(std::size_t slot);
   void grow();
 
   std::vector<Entry> entries_;
   std::vector<std::uint8_t> alive_;
-  std::size_t used_ = 0;
+  std::size_t used_ = 0, strangers_ = 0;
   std::uint64_t epoch_ = 1;
 };
 

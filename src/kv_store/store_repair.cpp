@@ -78,7 +78,7 @@ bool StripedStore::start_repair(base::Nanos now) {
 }
 
 bool StripedStore::start_repair_of(const RepairQueue::Job& job, bool scrub, base::Nanos now) {
-  const auto at = index_.find(job.key);
+  const auto at = index_.stranger(job.key) ? std::nullopt : index_.find(job.key);
   if (!at) {
     if (walk_) walk_->finished(job.key, {});
     return true;

@@ -123,10 +123,10 @@ void StripedStore::end_write(WriteOp& op, StripeWrite::End how, base::Nanos now)
     index_.erase(op.key_);
     for (std::uint32_t s = 0; s < kShards; ++s)
       if (kv_code::has(op.machine_.written(), s)) index_.put(op.key_, s, op.places_[s], map_.of(op.key_)[s]);
-    if (op.machine_.lacking() != 0) {
-      ++counters_.writes_lacking;
-      repairs_.push({op.key_, RepairReason::kLacking, now});
-    }
+    const bool lacks = op.machine_.lacking() != 0;
+    counters_.writes_lacking += lacks ? 1 : 0;
+    // The map may have changed meanwhile, and its walk has begun without this block.
+    if (lacks || op.places_ != map_.of(op.key_)) repairs_.push({op.key_, RepairReason::kLacking, now});
   } else {
     const bool full = how == StripeWrite::End::kFull;
     ++(full ? counters_.writes_full : counters_.writes_failed);

@@ -93,10 +93,14 @@ base::Result<std::unique_ptr<StripedStore>> StripedStore::open(
 
 bool StripedStore::follow(TargetId id, base::Nanos now) {
   kv_target::Cursor& cursor = cursors_[id];
+  bool told_anew = false;
   for (bool more = true; more;) {
     const auto answer = channels_.target(id).changes(cursor, options_.feed_page);
     if (!answer) return false;
-    if (answer->complete) index_.forget(id);
+    if (answer->complete) {
+      told_anew = cursor != kv_target::Cursor{};
+      index_.forget(id);
+    }
     for (const kv_target::Change& change : answer->changes) {
       const BlockKey key = change.name.key;
       const std::uint32_t shard = change.name.shard;
@@ -104,7 +108,11 @@ bool StripedStore::follow(TargetId id, base::Nanos now) {
       if (shard >= kShards) continue;
       if (change.bytes == 0) {
         index_.erased(key, shard, id);
+      } else if (change.bytes != options_.layout.shard_bytes) {
+        index_.put_stranger(key, shard, id);
       } else if (!writing_.contains(key) && !erasing_.contains(key)) {  // own writes count when durable
+        // A block was erased and written again while the target was away, and it still has the old shard.
+        if (told_anew && index_.surprising(key, shard)) repairs_.push({key, RepairReason::kDamaged, now});
         const TargetId other = index_.put(key, shard, id, map_.of(key)[shard]);
         if (keeper_ && other != kNowhere) surplus(key, change.name.shard, other, now);
       }

@@ -205,6 +205,31 @@ TEST(StripedStoreTest, AWriteWithTwoTargetsDeadIsDurableAndMendedWhenTheyReturn)
   for (std::uint64_t n = 0; n < 20; ++n) EXPECT_TRUE(fleet.whole(n)) << n;
 }
 
+/// Two targets are away while a block is dropped and written again with other bytes, and come back with the
+/// shards of the first writing: these must not pass for the second's, or the loss of two others loses the
+/// block.
+TEST(StripedStoreTest, OldShardsOfTargetsThatReturnAreFoundAndWrittenAnew) {
+  Fleet fleet(12);
+  for (std::uint64_t n = 0; n < 20; ++n) ASSERT_EQ(fleet.write(n), Kind::kWritten);
+  const Places at = fleet.store->map().of(key_of(1));
+  for (const TargetId t : {at[10], at[11]}) fleet.targets[t]->faults.dead = true;
+  for (std::uint64_t n = 20; n < 30; ++n) ASSERT_EQ(fleet.write(n), Kind::kWritten);
+  for (const TargetId t : {at[10], at[11]}) ASSERT_FALSE(fleet.store->channels().usable(t));
+  const BlockKey dropped = key_of(1);
+  fleet.store->erase({&dropped, 1}, fleet.now);
+  ASSERT_EQ(fleet.write(1, 1), Kind::kWritten);
+  for (const TargetId t : {at[10], at[11]}) {
+    fleet.targets[t]->restart();
+    fleet.targets[t]->faults.dead = false;
+  }
+  fleet.pass(kSecond * 3);
+  fleet.settle();
+  EXPECT_EQ(fleet.store->counters().shards_other_writing, 2U) << "and no other block was suspected";
+  for (std::uint64_t n = 0; n < 30; ++n) EXPECT_TRUE(fleet.whole(n)) << n;
+  for (const TargetId t : {at[0], at[1]}) fleet.targets[t]->faults.dead = true;
+  EXPECT_EQ(fleet.read(1), block_of(1, fleet.block_bytes(), 1));
+}
+
 /// The moment at which a write that did not wait would have ten shards: two targets are late, and two others
 /// are lost with it.
 TEST(StripedStoreTest, AWriteWaitsForLateTargetsSoThatAnyTwoMayBeLostOnceItCounts) {

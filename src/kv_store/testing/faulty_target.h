@@ -40,6 +40,8 @@ class FaultyTarget final : public kv_target::Target {
     for (const kv_target::Request& request : stuck_) waiting_.emplace(std::pair{now_, ++order_}, request);
     stuck_.clear();
   }
+  /// As a process that ends and comes back with what it held: it tells all of it anew.
+  void restart() { ++lives_; }
   std::uint64_t reads = 0, corrupted = 0;
   /// A look behind the faults.
   kv_target::MemoryTarget& inner() { return inner_; }
@@ -82,7 +84,12 @@ class FaultyTarget final : public kv_target::Target {
   void cancel(std::uint64_t) override {}
   base::Result<kv_target::Changes> changes(const kv_target::Cursor& since, std::uint32_t limit) override {
     if (faults.dead || faults.hung) return base::fail(base::Code::kUnavailable, "dead by the test", "test");
-    return inner_.changes(since, limit);
+    // Its epoch is of the life in which it was told.
+    kv_target::Cursor inner_since = since;
+    inner_since.epoch -= lives_ << 32U;
+    auto changes = inner_.changes(inner_since, limit);
+    changes->next.epoch += lives_ << 32U;
+    return changes;
   }
   kv_target::Limits limits() const override { return {16ULL << 20, bytes_in_flight, 256}; }
   base::Result<kv_target::Space> space() override { return inner_.space(); }
@@ -132,7 +139,7 @@ class FaultyTarget final : public kv_target::Target {
   base::Nanos now_{0};
   base::Prng prng_;
   kv_target::MemoryTarget inner_;
-  std::uint64_t order_ = 0;
+  std::uint64_t order_ = 0, lives_ = 0;
   std::map<std::pair<base::Nanos, std::uint64_t>, kv_target::Request> waiting_;
   std::map<kv_target::ShardName, base::Nanos> last_of_;
   std::vector<kv_target::Request> stuck_;
