@@ -8,7 +8,9 @@
 
 #include "apps/commands.h"
 #include "apps/signals.h"
+#include "apps/size_value.h"
 #include "kv_remote/net/target_server.h"
+#include "kv_target/file/log_file.h"
 #include "kv_target/file_target.h"
 #include "kv_target/memory_target.h"
 #include "obs/log.h"
@@ -48,6 +50,8 @@ base::Result<std::unique_ptr<kv_target::Target>> open_target(const KvTargetOptio
   file.directory = options.directory;
   file.capacity_bytes = options.capacity_bytes;
   file.shard_bytes = options.shard_bytes;
+  // One that a loader had before may have smaller files.
+  if (const auto made = kv_target::file::layout_of(options.directory)) file.layout = *made;
   auto target = kv_target::FileTarget::open(std::move(file));
   if (!target) return tl::unexpected<base::Error>(target.error());
   spdlog::info("{}", (*target)->describe());
@@ -141,14 +145,14 @@ void add_kv_target(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--capacity", options->capacity_bytes, "room for shards, as 512M, 100G or 3T")
       ->required()
-      ->transform(CLI::AsSizeValue(false));
+      ->transform(size_value());
   command->add_option("--shard-bytes", options->shard_bytes, "the largest shard that is taken")
-      ->transform(CLI::AsSizeValue(false))
+      ->transform(size_value())
       ->capture_default_str();
   command
       ->add_option("--credit-bytes", options->credit_bytes,
                    "what one connection may have under way; at least a shard")
-      ->transform(CLI::AsSizeValue(false))
+      ->transform(size_value())
       ->capture_default_str();
   command->add_option("--credit-requests", options->credit_requests, "and how many requests")
       ->check(CLI::Range(1, 1 << 20))
@@ -156,7 +160,7 @@ void add_kv_target(CLI::App& app) {
   command
       ->add_option("--memory-limit", options->memory_limit_bytes,
                    "the credits of all connections together; who does not fit is refused")
-      ->transform(CLI::AsSizeValue(false))
+      ->transform(size_value())
       ->capture_default_str();
   command->add_option("--metrics-file", options->metrics_file,
                       "write Prometheus text there every 5 s, for a textfile collector");

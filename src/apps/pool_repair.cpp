@@ -13,6 +13,7 @@
 #include "apps/pool_loader.h"
 #include "apps/pool_repair_fleet.h"
 #include "apps/signals.h"
+#include "apps/size_value.h"
 
 namespace trimtab::apps {
 namespace {
@@ -232,7 +233,7 @@ void add_walk_options(CLI::App& command, RepairOptions& options) {
   command
       .add_option("--bytes-per-second", options.fleet.bytes_per_second,
                   "read and written for this at most, all targets together; at least 1M")
-      ->transform(CLI::AsSizeValue(false))
+      ->transform(size_value())
       ->check(CLI::Range(std::uint64_t{1'000'000}, UINT64_MAX))
       ->capture_default_str();
   command.add_option("--resume", options.resume_file,
@@ -240,9 +241,11 @@ void add_walk_options(CLI::App& command, RepairOptions& options) {
 }
 
 const char* const kExitCodes =
-    "Exit code: 0 every block is whole, 2 some are degraded (readable; shards are missing), 3 some cannot be "
-    "read, "
-    "4 interrupted, 1 it could not be done.\n";
+    "Exit code: 0 every block is whole, 2 some are degraded (readable; shards are missing) or a target does "
+    "not\n"
+    "answer, 3 some cannot be read or more targets are silent than may be lost, 4 interrupted, 1 it could "
+    "not be "
+    "done.\n";
 
 }  // namespace
 

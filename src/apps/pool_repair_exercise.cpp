@@ -27,6 +27,13 @@ class Exercise {
  public:
   Exercise(const ExerciseOptions& options, Fleet& fleet) : options_(options), fleet_(fleet) {}
 
+  /// Why, as far as a target says so.
+  std::string trouble() {
+    for (kv_store::TargetId id = 0; id < fleet_.store->channels().count(); ++id)
+      if (const std::string why = fleet_.store->trouble(id); !why.empty())
+        return fmt::format("; {}: {}", id < fleet_.names.size() ? fleet_.names[id] : "?", why);
+    return fleet_.store->counters().writes_full > 0 ? ": the targets are full" : ": see `pool status`";
+  }
   base::Status write_all() {
     const base::Nanos begun = fleet_.now();
     run(options_.blocks, [this](std::uint64_t i, Asked& asked) {
@@ -38,8 +45,7 @@ class Exercise {
     if (failed_ == 0) return {};
     return base::fail(
         base::Code::kUnavailable,
-        fmt::format("{} of {} blocks could not be written: see `pool status`", failed_, options_.blocks),
-        "pool");
+        fmt::format("{} of {} blocks could not be written{}", failed_, options_.blocks, trouble()), "pool");
   }
 
   void read_all() {

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "apps/instance.h"
+#include "apps/size_value.h"
 #include "config/cluster_config.h"
 #include "config/profile.h"
 #include "ipc/steady_clock.h"
@@ -63,11 +64,11 @@ void add_fleet_options(CLI::App& command, FleetOptions& options) {
   command
       .add_option("--layer-bytes", options.layer_bytes, "instead of a profile: the bytes of a block's layers")
       ->delimiter(',')
-      ->transform(CLI::AsSizeValue(false));
+      ->transform(size_value());
   command
       .add_option("--directory-bytes", options.directory_bytes,
                   "room in directories, all together: what the pool's configuration says as file_bytes")
-      ->transform(CLI::AsSizeValue(false));
+      ->transform(size_value());
   command.add_flag("--json", options.as_json, "as JSON");
 }
 
@@ -114,9 +115,18 @@ base::Result<Fleet> open_fleet(const FleetOptions& options, kv_store::MapUse use
   if (!opened) return tl::unexpected(opened.error());
   fleet.store = std::move(opened->store);
   fleet.record = std::move(opened->record);
+  fleet.names = std::move(opened->names);
   fleet.notes = std::move(opened->notes);
   for (const kv_store::MapMember& member : fleet.record.members) fleet.targets.push_back(member.place);
   fleet.turn_for(kUntilDeathShows);
+  const kv_store::StoreIndex& index = fleet.store->index();
+  if (index.blocks() == 0 && index.strangers() > 0)
+    return base::fail(
+        base::Code::kInvalidArgument,
+        fmt::format("the targets keep {} blocks of another model and none in shards of {} bytes: name "
+                    "the model whose pool this is by --profile, --config or --layer-bytes",
+                    index.strangers(), fleet.layout.shard_bytes),
+        "pool");
   return fleet;
 }
 
@@ -154,11 +164,18 @@ base::Status replace_target(Fleet& fleet, const FleetOptions& options, const std
   if (found.kind == kv_store::MapFound::Kind::kRecord || (space && space->shards > 0))
     return refuse(place + " holds something already: empty it first");
   fleet.store->replace(id, std::move(*target), fleet.now(), place);
-  fleet.targets[id] = place;
+  fleet.targets[id] = fleet.names[id] = place;
   return {};
 }
 
 base::Nanos Fleet::now() const { return ipc::SteadyClock().now(); }
+
+kv_pool::PoolReport Fleet::report() {
+  kv_pool::PoolReport report = kv_pool::report_on(*store, record, layout.block_bytes, now());
+  for (std::size_t id = 0; id < names.size() && id < report.targets.size(); ++id)
+    report.targets[id].place = names[id];
+  return report;
+}
 
 void Fleet::turn() {
   const base::Nanos wake = store->next_wake();

@@ -22,7 +22,8 @@ struct FleetOptions {
 void add_fleet_options(CLI::App& command, FleetOptions& options);
 
 struct Fleet {
-  std::vector<std::string> targets;  // by number, without passwords
+  std::vector<std::string> targets;  // by number, without passwords, as the map has them
+  std::vector<std::string> names;    // the same, as they were named
   kv_code::StripeLayout layout;
   kv_store::MapRecord record;  // by which it was opened
   std::unique_ptr<kv_store::StripedStore> store;
@@ -32,7 +33,7 @@ struct Fleet {
   /// Sleeps until something is to do, 100 ms at most, and does it.
   void turn();
   void turn_for(base::Nanos span);
-  kv_pool::PoolReport report() { return kv_pool::report_on(*store, record, layout.block_bytes, now()); }
+  kv_pool::PoolReport report();
   std::vector<kv_store::StoreEvent> events;
 };
 
@@ -47,10 +48,11 @@ base::Result<Fleet> open_fleet(const FleetOptions& options, kv_store::MapUse use
 /// "N=PLACE": the empty target PLACE stands in for number N from now on. Errors name what is wrong with it.
 base::Status replace_target(Fleet& fleet, const FleetOptions& options, const std::string& replacement);
 
-/// What the commands exit with: 0 all whole, 2 something is degraded, 3 something cannot be read.
-inline int exit_code_of(const kv_pool::PoolReport& report) {
-  return report.unreadable > 0 ? 3 : report.degraded > 0 ? 2 : 0;
-}
+/// Targets that the pool counts on and that do not answer.
+std::uint32_t dead_targets(const kv_pool::PoolReport& report);
+/// What the commands exit with: 0 all whole, 2 something is degraded, 3 something cannot be read. Of what
+/// dead targets hold nothing is known: they are a loss of their own, also where no block is known at all.
+int exit_code_of(const kv_pool::PoolReport& report);
 void print_report(const kv_pool::PoolReport& report, bool as_json);
 
 }  // namespace trimtab::apps

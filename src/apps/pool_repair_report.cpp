@@ -46,6 +46,7 @@ nlohmann::json to_json(const PoolReport& report) {
           {"whole", report.whole},
           {"degraded", report.degraded},
           {"unreadable", report.unreadable},
+          {"of_other_models", report.strangers},
           {"may_lose", report.may_lose},
           {"map_version", report.map_version},
           {"map_settled", report.map_settled != 0},
@@ -59,6 +60,18 @@ nlohmann::json to_json(const PoolReport& report) {
 }
 
 }  // namespace
+
+std::uint32_t dead_targets(const PoolReport& report) {
+  return static_cast<std::uint32_t>(std::ranges::count_if(report.targets, [](const auto& target) {
+    return target.role != Role::kGone && target.health == "dead";
+  }));
+}
+
+int exit_code_of(const PoolReport& report) {
+  const std::uint32_t dead = dead_targets(report);
+  if (report.unreadable > 0 || dead > report.may_lose) return 3;
+  return report.degraded > 0 || dead > 0 ? 2 : 0;
+}
 
 void print_report(const PoolReport& report, bool as_json) {
   if (as_json) {
@@ -85,6 +98,15 @@ void print_report(const PoolReport& report, bool as_json) {
       "unreadable (they are computed again). {} of {} targets may be lost at once. Map version {}{}.\n",
       report.blocks, report.block_bytes, report.whole, report.degraded, report.unreadable, report.may_lose,
       staying, report.map_version, report.map_settled != 0 ? "" : ", not yet at most targets");
+  if (report.strangers > 0)
+    std::cout << fmt::format("{} blocks of another model lie there too, and are left alone.\n",
+                             report.strangers);
+  if (const std::uint32_t dead = dead_targets(report); dead > 0)
+    std::cout << fmt::format(
+        "{} of them do not answer{}: what only they hold is not counted here. Start them again, or put empty "
+        "ones "
+        "in their places (`trimtab pool replace`).\n",
+        dead, dead > report.may_lose ? ", more than may be lost" : "");
   for (const PoolReport::Target& target : report.targets)
     if (target.role == Role::kLeaving)
       std::cout << fmt::format("{} is being drained: {} shards are left there.\n", target.place,

@@ -30,7 +30,8 @@ struct PoolReport {
 
   std::uint64_t block_bytes = 0;
   std::uint64_t blocks = 0, whole = 0, degraded = 0, unreadable = 0;  // StoreIndex::Tally
-  std::uint32_t may_lose = 0;  // targets at once, with every whole block still readable
+  std::uint64_t strangers = 0;  // blocks of other models, in none of these four
+  std::uint32_t may_lose = 0;   // targets at once, with every whole block still readable
 
   std::uint32_t map_version = 0;
   std::uint8_t map_settled = 0;  // more than half of the targets keep it
@@ -44,8 +45,8 @@ struct PoolReport {
 
   template <class A>
   void visit(A& a) {
-    a(targets, block_bytes, blocks, whole, degraded, unreadable, may_lose, map_version, map_settled,
-      map_trouble, moving, done_ratio, left_ns, repairs_waiting, old_copies);
+    a(targets, block_bytes, blocks, whole, degraded, unreadable, strangers, may_lose, map_version,
+      map_settled, map_trouble, moving, done_ratio, left_ns, repairs_waiting, old_copies);
   }
 };
 

@@ -186,6 +186,7 @@ bool PoolStore::commit(ClientId client, std::uint32_t slot, std::uint64_t checks
     start_saves();
   } else if (tier_ != nullptr) {
     ++losses_;
+    leave_unsaved(entry);
   }
   return true;
 }

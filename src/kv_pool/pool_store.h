@@ -95,6 +95,7 @@ class PoolStore {
     std::uint32_t pins = 0;    // readers
     std::uint32_t layers = 0;  // while loading: those that are there
     bool storing = false;      // the store reads it
+    bool unsaved = false;      // the store took it not: to be tried again, unless it is evicted before
     std::uint64_t commit = 0;  // not 0: not yet durable; the number of its commit
   };
   std::optional<std::uint32_t> take_memory_slot();
@@ -112,6 +113,10 @@ class PoolStore {
   void withdraw_corrupt(std::uint32_t slot);
   bool saving() const { return tier_ != nullptr && now_ >= paused_until_; }
   void pause_saving(const std::string& reason);
+  /// Not durable, for now.
+  void leave_unsaved(Slot& slot);
+  /// A few of those that were left so, once the store is asked again.
+  void take_up_unsaved();
   void answer_flushes();
   protocol::Flushed flushed(ClientId client);
 
@@ -139,6 +144,8 @@ class PoolStore {
   std::set<std::uint64_t> undurable_;
   std::uint64_t last_commit_ = 0;
   std::uint32_t saves_under_way_ = 0;
+  bool any_unsaved_ = false;                                 // perhaps
+  std::uint32_t unsaved_from_ = 0;                           // slots before it have been looked at
   std::uint64_t losses_ = 0;                                 // commits that did not become durable
   std::map<ClientId, std::uint64_t> losses_told_;            // of those that put something
   std::uint64_t file_slots_ = 0;                             // blocks for which the store has room, about

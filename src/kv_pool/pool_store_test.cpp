@@ -211,6 +211,51 @@ TEST(PoolStore, TheFileTierEvictsItsOldest) {
 }
 
 // Blocks not yet durable are not thrown out for new ones: the new one is refused and counted.
+TEST(PoolStore, AFullPoolMakesRoomAlsoWhileTwoTargetsAreDead) {
+  constexpr std::uint32_t kRoom = 4;  // blocks
+  Pool::Faulty how;
+  how.blocks = kRoom;
+  Pool pool(how, 16, 1);
+  for (std::uint64_t n = 1; n <= kRoom; ++n) {
+    ASSERT_EQ(pool.put(1, n), PutOutcome::kGranted);
+    pool.settle();
+  }
+  ASSERT_EQ(pool.store->stats().file_evictions, 0U);
+  pool.faulty[3]->faults.dead = pool.faulty[8]->faults.dead = true;
+  for (std::uint64_t n = kRoom + 1; n <= 2 * kRoom; ++n) {
+    ASSERT_EQ(pool.put(1, n), PutOutcome::kGranted);
+    pool.settle();
+    EXPECT_TRUE(pool.tier->present(key(n))) << "block " << n << " was put and is in memory only";
+  }
+  const PoolStats stats = pool.store->stats();
+  EXPECT_GE(stats.file_evictions, kRoom);
+  EXPECT_EQ(stats.file_errors, 0U);
+  EXPECT_EQ(stats.memory_only, 0U);
+}
+
+/// What was put while the targets took nothing is written when they take blocks again, without another put.
+TEST(PoolStore, WhatCouldNotBeSavedIsSavedLater) {
+  Pool pool(Pool::Faulty{}, 40, 1);
+  for (const std::uint32_t t : {1U, 5U, 9U}) pool.faulty[t]->faults.dead = true;
+  for (std::uint64_t n = 1; n <= 30; ++n) ASSERT_EQ(pool.put(1, n), PutOutcome::kGranted);
+  pool.settle();
+  EXPECT_EQ(pool.store->stats().memory_only, 1U);
+  EXPECT_FALSE(pool.store->flush(1)->durable) << "the loss is told";
+  for (const std::uint32_t t : {1U, 5U, 9U}) pool.faulty[t]->faults.dead = false;
+  const auto all = [&] {
+    for (std::uint64_t n = 1; n <= 30; ++n)
+      if (!pool.tier->present(key(n))) return false;
+    return true;
+  };
+  for (const base::Nanos end = pool.clock.now() + base::Nanos{60'000'000'000};
+       !all() && pool.clock.now() < end;)
+    pool.wait();
+  EXPECT_TRUE(all());
+  pool.settle();
+  EXPECT_EQ(pool.store->stats().memory_only, 0U);
+  EXPECT_EQ(pool.store->stats().dirty_entries, 0U);
+}
+
 TEST(PoolStore, UndurableBlocksStay) {
   test::TempDirectory directory;
   Pool pool(2, 8, directory.path());

@@ -17,7 +17,29 @@ constexpr base::Nanos kPause{5'000'000'000};
 
 }  // namespace
 
+void PoolStore::leave_unsaved(Slot& slot) {
+  settle(slot);
+  slot.unsaved = any_unsaved_ = true;
+  unsaved_from_ = 0;
+}
+
+void PoolStore::take_up_unsaved() {
+  for (; any_unsaved_ && saves_under_way_ + dirty_.size() < kSavesMost; ++unsaved_from_) {
+    if (unsaved_from_ == slots_.size()) {
+      any_unsaved_ = false;
+      return;
+    }
+    Slot& slot = slots_[unsaved_from_];
+    if (!slot.unsaved || slot.state != State::kReady || slot.storing || slot.commit != 0) continue;
+    slot.unsaved = false;
+    slot.commit = ++last_commit_;
+    undurable_.insert(slot.commit);
+    dirty_.push_back(unsaved_from_);
+  }
+}
+
 void PoolStore::start_saves() {
+  if (saving()) take_up_unsaved();
   while (saving() && !dirty_.empty() && saves_under_way_ < kSavesMost) {
     const std::uint32_t number = dirty_.front();
     dirty_.pop_front();
@@ -48,7 +70,7 @@ void PoolStore::saved(std::uint32_t number, bool done) {
   if (slot.state == State::kWithdrawn) {
     if (slot.pins == 0) free_slot(number);
   } else {
-    settle(slot);
+    done ? settle(slot) : leave_unsaved(slot);
   }
 }
 
@@ -60,7 +82,8 @@ void PoolStore::pause_saving(const std::string& reason) {
   ++counters_.file_errors;
   answers_.disk_errors.push_back(reason.empty() ? "no target of the pool takes blocks" : reason);
   losses_ += dirty_.size();
-  for (const std::uint32_t slot : dirty_) settle(slots_[slot]);
+  for (const std::uint32_t slot : dirty_)
+    if (slots_[slot].commit != 0) leave_unsaved(slots_[slot]);
   dirty_.clear();
 }
 

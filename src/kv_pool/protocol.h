@@ -16,7 +16,7 @@ namespace trimtab::kv_pool::protocol {
 
 using model::BlockKey;
 
-inline constexpr std::uint32_t kVersion = 3;
+inline constexpr std::uint32_t kVersion = 4;
 
 constexpr wire::Type kv_type(int offset) {
   return static_cast<wire::Type>(static_cast<int>(wire::Type::kKvFirst) + offset);

@@ -26,6 +26,7 @@ PoolReport report_on(kv_store::StripedStore& store, const kv_store::MapRecord& o
   report.whole = tally.whole;
   report.degraded = tally.degraded;
   report.unreadable = tally.unreadable;
+  report.strangers = store.index().strangers();
   report.may_lose = store.map().losses();
   report.map_version = record.version;
   report.map_settled = store.map_settled() ? 1 : 0;

@@ -1,5 +1,7 @@
 #include "kv_pool/store_tier.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/check.h"
@@ -38,9 +40,15 @@ base::Result<std::unique_ptr<StoreTier>> StoreTier::open(
   std::unique_ptr<StoreTier> tier(new StoreTier(std::move(pool.store), std::move(*policy), bytes));
   tier->notes_ = std::move(pool.notes);
   tier->opened_by_ = std::move(pool.record);
+  tier->names_ = std::move(pool.names);
   tier->open_target_ = std::move(options.open_target);
   tier->clock_ = options.clock;
   tier->adopt(now);
+  if (const std::size_t others = tier->store_->index().strangers(); others > 0)
+    tier->notes_.push_back(fmt::format(
+        "the targets keep {} blocks of another model, in shards of other lengths than this one's: they "
+        "are left alone until their room is needed; are [model] profile and [pool] targets right?",
+        others));
   return tier;
 }
 
@@ -71,6 +79,8 @@ void StoreTier::remove(BlockKey key) {
 void StoreTier::adopt(base::Nanos now) {
   for (const BlockKey key : store_->index().keys())
     if (store_->index().present(key)) add(key, {}, now);
+  // Another model's leave for want of room as others do: its pool may be here no more.
+  for (const BlockKey key : store_->index().stranger_keys()) add(key, {}, now);
 }
 
 void StoreTier::touch(std::span<const BlockKey> keys, std::uint32_t prompt_blocks, base::Nanos now) {
@@ -125,12 +135,25 @@ std::string StoreTier::trouble() {
   return {};
 }
 
+bool StoreTier::full_by_trouble() {
+  // A write counts without the targets that may be lost, so their trouble is not why it found no room.
+  std::uint32_t troubled = 0;
+  bool answering = false;
+  for (kv_store::TargetId id = 0; id < store_->channels().count(); ++id) {
+    const bool usable = store_->channels().usable(id);
+    if (usable && store_->trouble(id).empty()) continue;
+    ++troubled;
+    answering |= usable;
+  }
+  return answering && troubled > store_->map().losses();
+}
+
 void StoreTier::saved(const kv_store::StoreEvent& event, base::Nanos now, std::vector<Event>& events) {
   const auto found = saves_.find(event.handle);
   if (found == saves_.end()) return;
   using Kind = kv_store::StoreEvent::Kind;
   Save& save = found->second;
-  if (event.kind == Kind::kFull && trouble().empty() && ++save.tries < kTriesMost) {
+  if (event.kind == Kind::kFull && !full_by_trouble() && ++save.tries < kTriesMost) {
     save.retry_at = now + kRetry;
     return;
   }

@@ -23,8 +23,9 @@ using model::BlockKey;
 /// The pool below memory: blocks striped over targets (kv_store), and which of them leave when there is no
 /// more room (policy/eviction). One thread; everything is asked for at once and done by `advance`.
 ///
-/// A save that finds the targets full makes room and tries again; one that finds them in trouble (a disk that
-/// takes nothing any more) fails, and costs no block that is there.
+/// A save that finds the targets full makes room and tries again, also while as many targets as may be lost
+/// are dead or in trouble; one that finds more of them in trouble (a disk that takes nothing any more) fails,
+/// and costs no block that is there.
 class StoreTier {
  public:
   struct Options {
@@ -113,6 +114,8 @@ class StoreTier {
   /// Blocks that are there and that the policy does not know: found at start, or written by other machines.
   void adopt(base::Nanos now);
   void make_room(base::Nanos now);
+  /// Whether there is no room because of targets' trouble, which dropping blocks does not end.
+  bool full_by_trouble();
   void saved(const kv_store::StoreEvent& event, base::Nanos now, std::vector<Event>& events);
   void loaded(const kv_store::StoreEvent& event, std::vector<Event>& events);
   void retry_saves(base::Nanos now, std::vector<Event>& events);
@@ -120,12 +123,15 @@ class StoreTier {
   void follow_map(base::Nanos now);
   base::Status adopt_newer(base::Nanos now);
   base::Status may_lose(kv_store::TargetId lost) const;
+  /// As this process has it in its list; the map may know it by another name.
+  const std::string& name_of(kv_store::TargetId id) const;
   base::Result<kv_store::TargetId> find_target(const std::string& target) const;
   base::Result<std::unique_ptr<kv_target::Target>> open_blank(const std::string& place);
 
   std::function<base::Result<std::unique_ptr<kv_target::Target>>(const std::string& place)> open_target_;
   const base::Clock* clock_ = nullptr;
   kv_store::MapRecord opened_by_;
+  std::vector<std::string> names_;  // by number, of those that were there at the start or replaced since
   std::vector<std::string> notes_;
   std::string map_trouble_;
   base::Nanos adopt_at_{0}, made_map_room_at_{0};

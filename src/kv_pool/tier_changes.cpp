@@ -57,25 +57,32 @@ base::Status StoreTier::adopt_newer(base::Nanos now) {
     else
       more.push_back(std::move(*target));
   }
+  for (const auto& [id, target] : replaced)
+    if (id < names_.size()) names_[id] = newer.members[id].place;
   return store_->adopt(newer, std::move(more), std::move(replaced), now);
 }
 
 PoolReport StoreTier::report(base::Nanos now) {
   PoolReport report = report_on(*store_, opened_by_, block_bytes_, now);
   report.map_trouble = map_trouble_;
+  for (TargetId id = 0; id < names_.size() && id < report.targets.size(); ++id)
+    report.targets[id].place = names_[id];
   return report;
+}
+
+const std::string& StoreTier::name_of(TargetId id) const {
+  return id < names_.size() ? names_[id] : store_->map_keeper()->record().members[id].place;
 }
 
 base::Result<TargetId> StoreTier::find_target(const std::string& target) const {
   if (store_->map_keeper() == nullptr) return refuse("this pool has no targets: it is in memory only");
   const auto& members = store_->map_keeper()->record().members;
-  for (TargetId id = 0; id < members.size(); ++id) {
-    if (members[id].place != target && std::to_string(id) != target) continue;
-    if (members[id].state != MapMember::State::kGone) return id;
-  }
   std::vector<std::string> names;
-  for (const MapMember& member : members)
-    if (member.state != MapMember::State::kGone) names.push_back(member.place);
+  for (TargetId id = 0; id < members.size(); ++id) {
+    if (members[id].state == MapMember::State::kGone) continue;
+    if (name_of(id) == target || std::to_string(id) == target) return id;
+    names.push_back(name_of(id));
+  }
   return refuse(
       fmt::format("'{}' is no target of this pool, whose targets are: {}", target, fmt::join(names, ", ")));
 }
@@ -122,8 +129,9 @@ base::Status StoreTier::drain(const std::string& target, base::Nanos now) {
 /// A target that nobody uses yet.
 base::Result<std::unique_ptr<kv_target::Target>> StoreTier::open_blank(const std::string& spec) {
   const std::string place = place_of(spec);
-  for (const MapMember& member : store_->map_keeper()->record().members)
-    if (member.place == place && member.state != MapMember::State::kGone)
+  const auto& members = store_->map_keeper()->record().members;
+  for (TargetId id = 0; id < members.size(); ++id)
+    if ((members[id].place == place || name_of(id) == place) && members[id].state != MapMember::State::kGone)
       return refuse(fmt::format("{} is a target of this pool already", place));
   auto target = open_target_(spec);
   if (!target) return target;
@@ -133,6 +141,11 @@ base::Result<std::unique_ptr<kv_target::Target>> StoreTier::open_blank(const std
     target->reset();  // lets go of the memory
     return refuse(fmt::format("{} cannot be reached: start it, then ask again", place));
   }
+  const TargetId self = found.written.self;
+  if (found.kind == MapFound::Kind::kRecord &&
+      found.written.record.pool == store_->map_keeper()->record().pool && self < members.size() &&
+      members[self].state != MapMember::State::kGone)
+    return refuse(fmt::format("{} is target {} of this pool already, as {}", place, self, name_of(self)));
   if (found.kind == MapFound::Kind::kRecord)
     return refuse(fmt::format("{} belongs to a pool (of {} and {} more): empty it first", place,
                               found.written.record.members.front().place,
@@ -185,7 +198,7 @@ base::Status StoreTier::replace(const std::string& target, const std::string& sp
   const auto id = find_target(target);
   if (!id) return tl::unexpected(id.error());
   const MapMember& member = store_->map_keeper()->record().members[*id];
-  if (member.place == place)
+  if (member.place == place || name_of(*id) == place)
     return refuse(
         fmt::format("{} stands in its own place: once it answers, empty or not, what it lacks is "
                     "written to it by itself",
@@ -196,6 +209,7 @@ base::Status StoreTier::replace(const std::string& target, const std::string& sp
   auto fresh = open_blank(spec);
   if (!fresh) return tl::unexpected(fresh.error());
   store_->replace(*id, std::move(*fresh), now, place);
+  if (*id < names_.size()) names_[*id] = place;
   return {};
 }
 

@@ -281,8 +281,14 @@ base::Result<OpenedPool> open_pool(std::vector<std::unique_ptr<kv_target::Target
   if (use != MapUse::kJoin) TRIMTAB_TRY(unchanged(*arranged, found.found, places));
   OpenedPool pool;
   if (!arranged->note.empty()) pool.notes.push_back(arranged->note);
+  for (std::size_t i = 0; i < places.size(); ++i)
+    if (found.found[i].kind == Kind::kUnreachable)
+      pool.notes.push_back(
+          fmt::format("{} does not answer: the pool goes on without it until it does", places[i]));
   std::vector<std::unique_ptr<kv_target::Target>> in_order, more;
-  for (const auto& place : arranged->place_of) {
+  for (TargetId id = 0; id < arranged->place_of.size(); ++id) {
+    const std::optional<std::size_t> place = arranged->place_of[id];
+    pool.names.push_back(place ? places[*place] : arranged->record.members[id].place);
     if (place)
       in_order.push_back(std::move(owned[*place]));
     else

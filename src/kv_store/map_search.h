@@ -48,6 +48,7 @@ MapFound look_at(kv_target::Target& target, std::shared_ptr<void>& memory, const
 struct OpenedPool {
   std::unique_ptr<StripedStore> store;
   MapRecord record;                // by which it was opened, before newcomers joined
+  std::vector<std::string> names;  // of its members: the places of the list, else those of the record
   std::vector<std::string> notes;  // what an operator should know
 };
 /// What opening a pool may do to its map.

@@ -49,6 +49,37 @@ def test_status_tells_blocks_shards_and_who_is_dead(filled):
     assert 0 < worst['unreadable'] < BLOCKS, 'blocks with a shard at each of the three'
 
 
+def test_targets_that_do_not_answer_are_no_whole_pool_also_when_it_holds_nothing(fleet):
+    assert fleet.json('status')['blocks'] == 0
+    for dead, code in ((2, 2), (4, 2), (6, 3)):
+        fleet.targets[dead].kill()
+        fleet.json('status', code=code)
+    assert '3 of them do not answer, more than may be lost' in fleet.run('status').stdout
+
+
+def test_commands_for_another_model_touch_nothing(filled):
+    shards = sum(t['shards'] for t in filled.json('status')['targets'])
+    for command in ('status', 'scrub', 'rebuild'):
+        done = subprocess.run([BINARY, 'pool', command, '--layer-bytes', '8192,8192', '--targets', *(t.place for t in filled.targets)],
+                              capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1 and f'{BLOCKS} blocks of another model' in done.stderr, done
+    assert sum(t['shards'] for t in filled.json('status')['targets']) == shards
+    read_all(filled)
+
+
+@pytest.mark.parametrize('option, value', (('--bytes-per-second', '-5'), ('--directory-bytes', '-1G'), ('--directory-bytes', '0')))
+def test_sizes_that_are_none_are_refused(fleet, option, value):
+    done = fleet.run('scrub', f'{option}={value}')
+    assert done.returncode != 0 and f'{value}: give a size above 0' in done.stderr, done.stderr
+
+
+def test_a_target_without_room_does_not_start(tmp_path):
+    for capacity in ('-5', '0'):
+        done = subprocess.run([BINARY, 'kv-target', '--memory', '--listen', '127.0.0.1:0', f'--capacity={capacity}'], capture_output=True,
+                              text=True, timeout=30)
+        assert done.returncode != 0 and f'{capacity}: give a size above 0' in done.stderr, done
+
+
 def test_what_is_exercised_without_keep_is_erased(fleet):
     done = fleet.json('exercise', '--blocks', '40', '--reads', '100')
     assert (done['written'], done['read'], done['wrong'], done['missing']) == (40, 100, 0, 0)
