@@ -249,7 +249,9 @@ void StripedStore::ReadOp::over(StripeRead::End how, base::Nanos now) {
   if (right) {
     ++counters.reads;
     if (bad != 0) store_.repairs_.push({what_.key, RepairReason::kDamaged, now});
-  } else if (how == StripeRead::End::kLate) {
+  } else if (how == StripeRead::End::kLate ||
+             (how == StripeRead::End::kDone && assembled_ < store_.options_.layout.layers.size())) {
+    // Late; or whole, but of another writing than the layers that an earlier try handed out: the next read's.
     ++counters.reads_failed;
     kind = StoreEvent::Kind::kReadFailed;
   } else if (machine_.failed() != 0 && how == StripeRead::End::kUnreadable) {
