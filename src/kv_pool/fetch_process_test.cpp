@@ -181,7 +181,8 @@ TEST_F(FetchProcess, ALoaderThatDiesFailsEveryTicketAndIsFoundAgain) {
       << "nothing of the old arena is given out";
   // Nothing is left behind but what the pool keeps on purpose.
   for (const auto& file : std::filesystem::directory_iterator(directory_.path()))
-    EXPECT_THAT(file.path().filename().string(), testing::AnyOf("pool", "kv.sock", "kv.sock.lives"));
+    EXPECT_THAT(file.path().filename().string(),
+                testing::AnyOf("pool", "kv.sock", "kv.sock.lives", "kv.sock.lock"));
   loader_->start();
   auto again = pool.fetch(keys(20));
   for (int i = 0; i < 500 && !again; ++i) {
