@@ -126,14 +126,15 @@ void add_kv_loader(CLI::App& app) {
     std::string socket;
   };
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("kv-loader",
-                                         "the KV pool of this machine: shared memory over striped storage\n\n"
-                                         "  trimtab kv-loader --config cluster.toml                          "
-                                         "  # as `trimtab serve` starts it by itself\n"
-                                         "  trimtab kv-loader --config cluster.toml --socket /run/kv.sock    "
-                                         "  # alone, for `trimtab pool --loader`\n\n"
-                                         "It has started when the socket is there, and says nothing else unless "
-                                         "something is the matter.");
+  CLI::App* command =
+      app.add_subcommand("kv-loader",
+                         "the KV pool of this machine: shared memory over striped storage\n\n"
+                         "  trimtab kv-loader --config cluster.toml                          "
+                         "  # as `trimtab serve` starts it by itself\n"
+                         "  trimtab kv-loader --config cluster.toml --socket /run/kv.sock    "
+                         "  # alone, for `trimtab pool --loader`\n\n"
+                         "It has started when the socket is there, and says nothing else unless "
+                         "something is the matter.");
   add_instance_options(*command, options->instance);
   command->add_option("--socket", options->socket,
                       "where users find it; default: where `serve` would have it");
