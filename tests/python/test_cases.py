@@ -84,18 +84,31 @@ def test_cancelled_long_prefills_do_not_delay_a_short_request(narrow):
 
 
 def test_a_hung_worker_holds_up_only_what_it_has(tmp_path):
-    """A prefill rank stops without dying: its requests are redone elsewhere, the others never notice."""
-    overrides = {'prefill': {'engines': 2, 'ranks': 1, 'lease_ms': 4000}}
-    with Served(tmp_path, tmp_path / 'state', overrides) as served:
+    """A prefill rank stops without dying, amid what it does: its requests are redone elsewhere, the others never notice. Nor does the
+    KV that it still writes when it goes on end up in anybody's answer: what it had been given is not another's meanwhile."""
+    overrides = {'prefill': {'engines': 2, 'ranks': 1, 'lease_ms': 6000, 'step_budget_ms': 100}, 'decode': {'groups': 1, 'ranks': 1},
+                 'gateway': {'queue_quota_limit_ms': 600_000}}
+    texts = [f'{n}: ' + 'Tell me about the history of the sea. ' * (10 + n) for n in range(6)]
+
+    def answer(text):
+        status, _, body = send(served.port, '/v1/messages', APIS['/v1/messages'](text, temperature=0, max_tokens=30))
+        return status, json.loads(body).get('content') or body
+
+    with Served(tmp_path, tmp_path / 'state', overrides) as served, concurrent.futures.ThreadPoolExecutor(8) as pool:
+        calm = list(pool.map(answer, texts))
+        assert [status for status, _ in calm] == [200] * 6, calm
         hung = served.ranks('prefill')[0]['pid']
+        early = [pool.submit(answer, text) for text in texts]
+        time.sleep(0.1)
         os.kill(hung, signal.SIGSTOP)
         try:
-            with concurrent.futures.ThreadPoolExecutor(8) as pool:
-                statuses = list(pool.map(lambda n: send(served.port, '/v1/messages', APIS['/v1/messages'](f'Say {n}.'))[0], range(8)))
+            assert [one.result() for one in early] == calm
+            late = [pool.submit(answer, text) for text in texts]
+            time.sleep(0.3)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(hung, signal.SIGCONT)
-        assert statuses == [200] * 8
+        assert [one.result() for one in late] == calm
         served.wait_idle(60)
 
 
