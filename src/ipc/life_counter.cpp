@@ -25,6 +25,18 @@ bool write_all(const std::string& path, const std::string& text) {
   return written && closed;
 }
 
+/// Who numbered his life with it may be known to other machines, which a power cut here does not end.
+bool keep_name(const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  const int fd = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return false;
+  const bool kept = ::fsync(fd) == 0;
+  const int error = errno;
+  ::close(fd);
+  errno = error;
+  return kept;
+}
+
 }  // namespace
 
 base::Result<std::uint64_t> next_life(const std::string& path) {
@@ -41,7 +53,8 @@ base::Result<std::uint64_t> next_life(const std::string& path) {
                         "ipc");
   }
   const std::string part = path + ".part";
-  if (!write_all(part, std::to_string(last + 1) + '\n') || ::rename(part.c_str(), path.c_str()) != 0)
+  if (!write_all(part, std::to_string(last + 1) + '\n') || ::rename(part.c_str(), path.c_str()) != 0 ||
+      !keep_name(path))
     return base::fail(base::Code::kIo,
                       fmt::format("cannot write {}: {}; the number of lives must survive, or old answers "
                                   "would be taken for new ones; choose another directory",
