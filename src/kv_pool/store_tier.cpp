@@ -115,6 +115,11 @@ void StoreTier::save(BlockKey key, std::span<const std::byte> block, std::option
 }
 
 void StoreTier::make_room(base::Nanos now) {
+  // Another model's blocks take turns with this one's, from when they are met on.
+  if (store_->index().strangers() > 0 && now - met_strangers_at_ >= kRoomTakes) {
+    met_strangers_at_ = now;
+    for (const BlockKey key : store_->index().stranger_keys()) add(key, {}, now);
+  }
   auto victims = policy_->victims(base::Bytes{static_cast<std::int64_t>(block_bytes_)}, now);
   if (victims.empty()) {
     adopt(now);

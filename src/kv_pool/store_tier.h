@@ -134,7 +134,7 @@ class StoreTier {
   std::vector<std::string> names_;  // by number, of those that were there at the start or replaced since
   std::vector<std::string> notes_;
   std::string map_trouble_;
-  base::Nanos adopt_at_{0}, made_map_room_at_{0};
+  base::Nanos adopt_at_{0}, made_map_room_at_{0}, met_strangers_at_{0};
   std::unique_ptr<kv_store::StripedStore> store_;
   std::unique_ptr<eviction::Policy> policy_;
   std::uint64_t block_bytes_;

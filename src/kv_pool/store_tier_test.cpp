@@ -1,0 +1,56 @@
+#include "kv_pool/store_tier.h"
+
+#include <gtest/gtest.h>
+
+#include "kv_pool/pool_harness.h"
+
+namespace trimtab::kv_pool {
+namespace {
+
+using test::Pool;
+
+/// Puts a block of another model at the targets, as that model's loader would.
+void put_stranger(Pool& pool, std::uint64_t n, std::uint64_t bytes) {
+  model::KvLayout kv;
+  kv.block_bytes = base::Bytes{static_cast<std::int64_t>(bytes)};
+  const auto layout = *kv_code::StripeLayout::make(kv);
+  std::array<std::vector<std::byte>, kv_code::kShards> shards;
+  kv_code::Shards spans;
+  for (std::uint32_t s = 0; s < kv_code::kShards; ++s)
+    spans[s] = (shards[s].resize(layout.shard_bytes), shards[s]);
+  kv_code::write_shards(layout, test::key(n), test::block_of(test::key(n), bytes), spans);
+  for (std::uint8_t s = 0; s < kv_code::kShards; ++s) {
+    kv_target::Request request;
+    request.verb = kv_target::Verb::kWrite;
+    request.name = {test::key(n), s};
+    request.content = shards[s];
+    std::vector<kv_target::Completion> done;
+    pool.faulty[s]->inner().submit({&request, 1});
+    pool.faulty[s]->inner().poll(done);
+    ASSERT_EQ(done.front().outcome, kv_target::Outcome::kDone);
+  }
+}
+
+/// A fleet that is full of another model's blocks takes this one's, and they leave in turn with its own.
+TEST(StoreTier, AnotherModelsBlocksLeaveForWantOfRoomOnly) {
+  Pool::Faulty how;
+  how.blocks = 9;
+  Pool pool(how, 16, 1);
+  for (std::uint64_t n = 100; n < 104; ++n) put_stranger(pool, n, 2 * Pool::kBytes);
+  while (pool.tier->store().index().strangers() < 4) pool.wait();
+  EXPECT_EQ(pool.tier->blocks(), 0U);
+  pool.put(1, 1);
+  pool.settle();
+  EXPECT_EQ(pool.tier->evictions(), 0U) << "there is room for one more";
+  EXPECT_EQ(pool.tier->store().index().strangers(), 4U);
+  for (std::uint64_t n = 2; n <= 5; ++n) {
+    pool.put(1, n);
+    pool.settle();
+    EXPECT_TRUE(pool.tier->present(test::key(n))) << n;
+  }
+  EXPECT_LT(pool.tier->store().index().strangers(), 4U);
+  EXPECT_EQ(pool.store->stats().file_errors, 0U);
+}
+
+}  // namespace
+}  // namespace trimtab::kv_pool
