@@ -174,7 +174,9 @@ class Exercise {
 };
 
 base::Result<int> exercise(const ExerciseOptions& options) {
-  auto fleet = open_fleet(options.fleet, kv_store::MapUse::kLook);
+  FleetOptions places = options.fleet;
+  places.makes_places = !options.only_read && !options.only_erase;
+  auto fleet = open_fleet(places, kv_store::MapUse::kLook);
   if (!fleet) return tl::unexpected(fleet.error());
   Exercise work(options, *fleet);
   if (!options.only_read && !options.only_erase) TRIMTAB_TRY(work.write_all());

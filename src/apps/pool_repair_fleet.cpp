@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "apps/instance.h"
 #include "apps/size_value.h"
@@ -42,6 +43,20 @@ base::Result<model::KvLayout> layout_for(const FleetOptions& options, const mode
     return base::fail(base::Code::kInvalidArgument,
                       "blocks of which model? --profile NAME, --config FILE or --layer-bytes", "pool");
   return layout_of(options, options.profile.empty() ? config.model.profile : options.profile);
+}
+
+/// A name that was mistyped must not become an empty target of the pool.
+base::Status there(const std::string& spec) {
+  if (spec.find("://") != std::string::npos) return {};
+  const std::string directory = spec.starts_with("dir:") ? spec.substr(4) : spec;
+  std::error_code ignored;
+  if (std::filesystem::is_directory(directory, ignored)) return {};
+  return base::fail(
+      base::Code::kNotFound,
+      fmt::format("{}: no such directory; mend the name, or make it first if an empty one is to be "
+                  "filled again",
+                  directory),
+      "pool");
 }
 
 std::uint64_t directory_bytes_of(const FleetOptions& options, const model::ClusterConfig& config) {
@@ -95,6 +110,8 @@ base::Result<Fleet> open_fleet(const FleetOptions& options, kv_store::MapUse use
   auto layout = kv_code::StripeLayout::make(*kv);
   if (!layout) return tl::unexpected(layout.error());
   fleet.layout = std::move(*layout);
+  if (!options.makes_places)
+    for (const std::string& spec : *specs) TRIMTAB_TRY(there(spec));
   auto list = kv_pool::open_targets(*specs, directory_bytes_of(options, *config), fleet.layout.shard_bytes);
   if (!list) {
     base::Error error = list.error();
