@@ -206,7 +206,8 @@ def test_mistakes_are_named(arguments, words):
 def test_a_mistyped_directory_is_refused_and_not_made(tmp_path, command):
     places = [str(tmp_path / f'disk{i}') for i in range(2)]
     arguments = ['--layer-bytes', '4096', '--directory-bytes', '8M', '--targets']
-    done = subprocess.run([BINARY, 'pool', 'exercise', '--blocks', '3', '--keep', *arguments, *places], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([BINARY, 'pool', 'exercise', '--blocks', '3', '--keep', *arguments, *places], capture_output=True, text=True,
+                          timeout=60)
     assert done.returncode == 0, done.stderr
     typo = str(tmp_path / 'disk9')
     done = subprocess.run([BINARY, 'pool', *command, *arguments, places[0], typo], capture_output=True, text=True, timeout=60)
