@@ -37,6 +37,7 @@ void Channels::open(Channel& channel) {
   channel.bytes_most = std::min(limits.bytes_in_flight, options_.target_bytes_in_flight);
   channel.requests_most = std::max(1U, limits.requests_in_flight);
   channel.immediate = channel.target->wake_fd() < 0;
+  channel.reads_units = limits.read_unit_bytes > 1;
 }
 
 void Channels::release(BufferPool::Id buffer) {
@@ -54,7 +55,7 @@ void Channels::send(TargetId id, const Outgoing& outgoing, base::Nanos) {
   (outgoing.later ? channel.later : channel.waiting).push_back(outgoing);
 }
 
-std::deque<Channels::Outgoing>* Channels::due(Channel& channel) {
+Channels::Line* Channels::due(Channel& channel) {
   if (channel.later.empty()) return channel.waiting.empty() ? nullptr : &channel.waiting;
   // What may wait does not wait for ever.
   return channel.waiting.empty() || channel.in_a_row >= kInARow ? &channel.later : &channel.waiting;
@@ -103,7 +104,7 @@ void Channels::flush(base::Nanos now) {
   for (const TargetId id : dirty) {
     Channel& channel = channels_[id];
     batch_.clear();
-    while (std::deque<Outgoing>* queue = due(channel)) {
+    while (Line* queue = due(channel)) {
       Outgoing& next = queue->front();
       // A read that is over needs nothing any more; writes and erases are carried out to the end.
       if (next.request.verb == Verb::kRead && ops_.find(next.ticket.op) == nullptr) {
@@ -136,14 +137,14 @@ void Channels::purge() {
       if (is) release(one.buffer);
       return is;
     };
-    std::erase_if(channel.waiting, over);
-    std::erase_if(channel.later, over);
+    channel.waiting.erase_if(over);
+    channel.later.erase_if(over);
   }
 }
 
 void Channels::give_up(TargetId id, std::vector<Answer>& answers) {
   Channel& channel = channels_[id];
-  for (std::deque<Outgoing>* queue : {&channel.waiting, &channel.later}) {
+  for (Line* queue : {&channel.waiting, &channel.later}) {
     for (const Outgoing& one : *queue) {
       answers.push_back({one.ticket, one.request.verb, id, Outcome::kFailed, 0});
       release(one.buffer);

@@ -1,7 +1,8 @@
 #pragma once
 
-#include <deque>
+#include <algorithm>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "kv_store/buffer_pool.h"
@@ -66,6 +67,8 @@ class Channels {
   bool usable(TargetId id) const { return channels_[id].health.usable(); }
   /// Completes within `submit`: nothing to wait for, no use in hedging.
   bool immediate(TargetId id) const { return channels_[id].immediate; }
+  /// Its reads may end beyond the shard's end (`Limits::read_unit_bytes`).
+  bool reads_units(TargetId id) const { return channels_[id].reads_units; }
   std::uint64_t bytes_in_flight(TargetId id) const { return channels_[id].bytes; }
   std::size_t requests_in_flight() const { return out_; }
   base::Nanos next_wake() const;
@@ -88,17 +91,44 @@ class Channels {
     std::uint32_t generation = 0;
     bool used = false, answered = false, probe = false;
   };
+  /// First in, first out, in one piece of memory: thousands of requests wait for their turn at once.
+  class Line {
+   public:
+    bool empty() const { return first_ == all_.size(); }
+    Outgoing& front() { return all_[first_]; }
+    void push_back(const Outgoing& one) { all_.push_back(one); }
+    void pop_front() {
+      all_[first_].memory.reset();
+      if (2 * ++first_ >= all_.size()) compact();
+    }
+    void clear() { all_.clear(), first_ = 0; }
+    auto begin() const { return all_.begin() + static_cast<std::ptrdiff_t>(first_); }
+    auto end() const { return all_.end(); }
+    template <class Over>
+    void erase_if(const Over& over) {
+      compact();
+      std::erase_if(all_, over);
+    }
+
+   private:
+    void compact() {
+      all_.erase(all_.begin(), begin());
+      first_ = 0;
+    }
+    std::vector<Outgoing> all_;
+    std::size_t first_ = 0;
+  };
   struct Channel {
     Channel(std::unique_ptr<kv_target::Target> of, const TargetHealth::Options& health_options)
         : target(std::move(of)), health(health_options) {}
     std::unique_ptr<kv_target::Target> target;
     TargetHealth health;
     Latency latency;
-    std::deque<Outgoing> waiting, later;
+    Line waiting, later;
     std::uint32_t in_a_row = 0;  // of `waiting` while something was in `later`
     std::uint64_t bytes = 0, bytes_most = 0;
     std::uint32_t requests = 0, requests_most = 0;
-    bool immediate = false;
+    bool immediate = false, reads_units = false;
     bool asking = false;  // after a failed write: a small read is under way since `asked`
     base::Nanos asked{0};
     std::vector<std::byte> probe_buffer;
@@ -106,7 +136,7 @@ class Channels {
   };
   void open(Channel& channel);
   /// The queue whose first is due; null when nothing waits.
-  static std::deque<Outgoing>* due(Channel& channel);
+  static Line* due(Channel& channel);
   void release(BufferPool::Id buffer);
   std::uint32_t slot_for(TargetId target, const Outgoing& outgoing, base::Nanos now);
   void free_slot(std::uint32_t slot);

@@ -27,6 +27,8 @@ class Buffers {
   std::span<std::byte> operator[](std::uint32_t shard) const {
     return ids_[shard] == BufferPool::kNone ? std::span<std::byte>{} : pool_[ids_[shard]];
   }
+  /// With what follows it up to a whole unit of the targets.
+  std::span<std::byte> whole(std::uint32_t shard) const { return pool_.whole(ids_[shard]); }
 
  private:
   BufferPool& pool_;

@@ -81,10 +81,13 @@ StripeRead::Plan StripedStore::read_plan(const Places& at, bool background, base
   std::array<Candidate, kShards> candidates{};
   std::array<std::int64_t, kShards> medians{}, tails{};
   std::size_t count = 0;
-  bool immediate = true;
+  bool immediate = true, elsewhere = false;
+  TargetId only = kNowhere;
   for (std::uint8_t s = 0; s < kShards; ++s) {
     if (at[s] == kNowhere || !index_.alive(at[s]) || !channels_.usable(at[s])) continue;
     immediate &= channels_.immediate(at[s]);
+    elsewhere |= only != kNowhere && at[s] != only;
+    only = at[s];
     const bool suspect = channels_.health(at[s]) == TargetHealth::State::kSuspect;
     candidates[count] = {(suspect ? 4U : 0U) + (s >= kData ? 1U : 0U), s};
     medians[count++] = channels_.latency(at[s]).quantile(500, base::Nanos{0}).value;
@@ -109,7 +112,8 @@ StripeRead::Plan StripedStore::read_plan(const Places& at, bool background, base
   std::stable_sort(candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(count),
                    [](const Candidate& a, const Candidate& b) { return a.rank < b.rank; });
   for (std::size_t i = 0; i < count; ++i) plan.order.push_back(candidates[i].shard);
-  if (background) plan.at_start = kData;
+  // The eleventh is there for a target that is slower than the others: there must be another.
+  if (background || !elsewhere) plan.at_start = kData;
   return plan;
 }
 
@@ -162,6 +166,9 @@ std::uint64_t StripedStore::ask_for(ShardSet shards, BlockKey key, const Places&
       out.request.name = {key, s};
       out.request.offset = pieces_.begin(p);
       out.request.buffer = buffers[s].subspan(pieces_.begin(p), pieces_.bytes(p));
+      // The last piece has room for a whole unit where the target reads in units.
+      if (p + 1U == pieces_.count() && channels_.reads_units(at[s]))
+        out.request.buffer = buffers.whole(s).subspan(pieces_.begin(p));
       out.ticket = {op, s, p};
       out.buffer = buffer;
       out.later = foreground && p > 0;

@@ -10,9 +10,11 @@ namespace trimtab::kv_store {
 using kv_code::kData;
 using kv_target::Outcome;
 
-Pieces make_pieces(const kv_code::StripeLayout& layout, std::uint32_t first_layers) {
+Pieces make_pieces(const kv_code::StripeLayout& layout, std::uint32_t first_layers, std::size_t unit) {
   if (first_layers == 0 || first_layers >= layout.layers.size()) return {{layout.shard_bytes}};
-  return {{layout.layers[first_layers].slice_offset, layout.shard_bytes}};
+  const std::size_t end = layout.layers[first_layers].slice_offset;
+  const std::size_t padded = (end + unit - 1) / unit * unit;
+  return {{padded < layout.shard_bytes ? padded : end, layout.shard_bytes}};
 }
 
 StripeRead::StripeRead(const kv_code::StripeLayout& layout, BlockKey key, const Pieces& pieces, Plan plan)

@@ -21,8 +21,9 @@ struct Pieces {
   std::size_t begin(std::uint32_t piece) const { return piece == 0 ? 0 : ends[piece - 1]; }
   std::size_t bytes(std::uint32_t piece) const { return ends[piece] - begin(piece); }
 };
-/// The header and the first `first_layers` layers, then the rest; 0 or all of them: in one piece.
-Pieces make_pieces(const kv_code::StripeLayout& layout, std::uint32_t first_layers);
+/// The header and the first `first_layers` layers, up to a whole `unit` where that is not all, then the rest;
+/// 0 or all of them: in one piece.
+Pieces make_pieces(const kv_code::StripeLayout& layout, std::uint32_t first_layers, std::size_t unit = 1);
 
 /// The read of one block: which shards to ask for, when to hedge, when it is over. Pure: `step` takes what
 /// happened and the time, and says what to do.

@@ -16,12 +16,18 @@ constexpr std::uint32_t kBuffersLeast = 64;
 constexpr std::uint32_t kTogether = 8;
 
 /// The beginnings of all its pages: what follows, the processor fetches by itself.
-void prefetch_pages(const Answer& answer) {
+void prefetch(const Answer& answer) {
+  if (!answer.lent) return;
   constexpr std::uintptr_t kPage = 4'096, kLine = 64;
   const auto begin = reinterpret_cast<std::uintptr_t>(answer.lent.get());
   for (std::uintptr_t at = begin; at < begin + answer.bytes; at = (at / kPage + 1) * kPage)
     for (std::uintptr_t line = 0; line < 4; ++line)
       __builtin_prefetch(reinterpret_cast<const void*>(at + line * kLine));
+}
+
+std::uint32_t buffers_of(const StoreOptions& options, std::size_t unit) {
+  const std::uint64_t each = BufferPool::padded(options.layout.shard_bytes, unit);
+  return static_cast<std::uint32_t>(std::max<std::uint64_t>(options.memory_bytes / each, kBuffersLeast));
 }
 
 base::Status check(const StoreOptions& options, std::size_t targets) {
@@ -46,16 +52,18 @@ base::Status check(const StoreOptions& options, std::size_t targets) {
 }  // namespace
 
 StripedStore::StripedStore(std::vector<std::unique_ptr<kv_target::Target>> targets, StoreOptions options,
-                           PlaceMap map, std::uint32_t buffers)
+                           PlaceMap map, std::size_t read_unit)
     : options_(std::move(options)),
-      pieces_(make_pieces(options_.layout, options_.first_layers)),
+      pieces_(make_pieces(options_.layout, options_.first_layers, read_unit)),
       map_(std::move(map)),
       index_(static_cast<std::uint32_t>(targets.size())),
-      pool_(options_.layout.shard_bytes, buffers),
+      pool_(options_.layout.shard_bytes, buffers_of(options_, read_unit), read_unit),
       cursors_(targets.size()),
       repairs_(options_.repair_queue),
       repair_rate_(options_.repair_bytes_per_second),
       channels_(std::move(targets), options_.targets, pool_, ops_) {
+  if (options_.prepare_memory)
+    pool_.prepare(static_cast<std::uint32_t>(options_.read_bytes_in_flight / options_.layout.shard_bytes));
   if (!options_.record || !options_.keeps_record) return;
   keeper_.emplace(*options_.record, channels_.count());
   walk_due_ = true;  // goes on with what an earlier life left undone: shards that are home are passed over
@@ -81,12 +89,13 @@ base::Result<std::unique_ptr<StripedStore>> StripedStore::open(
   auto map = options.record ? options.record->map()
                             : PlaceMap::make(static_cast<std::uint32_t>(targets.size()), options.racks);
   if (!map) return tl::unexpected<base::Error>(map.error());
-  const auto buffers = static_cast<std::uint32_t>(options.memory_bytes / options.layout.shard_bytes);
   // A quarter of the memory at most waits for one target that lets go of nothing.
   options.targets.target_bytes_in_flight =
       std::min<std::uint64_t>(options.targets.target_bytes_in_flight, options.memory_bytes / 4);
+  std::uint64_t read_unit = 1;
+  for (const auto& target : targets) read_unit = std::max(read_unit, target->limits().read_unit_bytes);
   std::unique_ptr<StripedStore> store(
-      new StripedStore(std::move(targets), std::move(options), std::move(*map), buffers));
+      new StripedStore(std::move(targets), std::move(options), std::move(*map), read_unit));
   store->follow_all(now);
   return store;
 }
@@ -161,12 +170,15 @@ bool StripedStore::dispatch(base::Nanos now) {
   // Deaths first: whoever retries because of one must not be sent there again.
   for (const Channels::Turn& turn : turns) turned(turn, now);
   // One operation after the other: its shards are put together while caches hold them.
-  if (answers.size() > kShards)
-    std::ranges::stable_sort(answers, {}, [](const Answer& answer) { return answer.ticket.op.slot; });
-  for (std::size_t i = 0; i < answers.size(); ++i) {
-    // The next one's pages are looked up while this one is worked on.
-    if (i + 1 < answers.size() && answers[i + 1].lent) prefetch_pages(answers[i + 1]);
-    if (Op* op = ops_.find(answers[i].ticket.op)) op->answered(answers[i], now);
+  order_.clear();
+  for (std::uint32_t i = 0; i < answers.size(); ++i)
+    order_.push_back(std::uint64_t{answers[i].ticket.op.slot} << 32 | i);
+  if (answers.size() > kShards) std::ranges::sort(order_);
+  for (std::size_t i = 0; i < order_.size(); ++i) {
+    // The next one's memory is looked up while this one is worked on.
+    if (i + 1 < order_.size()) prefetch(answers[static_cast<std::uint32_t>(order_[i + 1])]);
+    const Answer& answer = answers[static_cast<std::uint32_t>(order_[i])];
+    if (Op* op = ops_.find(answer.ticket.op)) op->answered(answer, now);
   }
   ops_.sweep();
   answers.clear();

@@ -133,7 +133,7 @@ class StripedStore {
   };
 
   StripedStore(std::vector<std::unique_ptr<kv_target::Target>> targets, StoreOptions options, PlaceMap map,
-               std::uint32_t buffers);
+               std::size_t read_unit);
 
   void pump(base::Nanos now);
   bool dispatch(base::Nanos now);
@@ -185,6 +185,7 @@ class StripedStore {
   StoreCounters counters_;
   std::vector<StoreEvent> events_;
   std::vector<Answer> answers_;
+  std::vector<std::uint64_t> order_;  // in which answers are told: operation, then answer
   std::vector<Channels::Turn> turns_;
   std::vector<kv_target::Cursor> cursors_;
   base::Nanos next_feed_{0}, last_poll_{0};

@@ -11,6 +11,7 @@
 
 namespace trimtab::kv_target {
 
+using file::Lane;
 using file::Task;
 
 namespace {
@@ -132,11 +133,13 @@ Task& FileTarget::new_task(const Request& request) {
   free_tasks_.pop_back();
   task = Task{};
   task.request = request;
-  by_tag_.emplace(request.tag, &task);
   return task;
 }
 
 void FileTarget::submit(std::span<const Request> requests) {
+  // The look-ups of many shards wait for memory together; one after the other each would wait for itself.
+  if (requests.size() > 1)
+    for (const Request& request : requests) (void)index_.find(request.name);
   for (const Request& request : requests) admit(request);
   pump();
   if (!done_.empty()) signal();
@@ -144,15 +147,24 @@ void FileTarget::submit(std::span<const Request> requests) {
 
 void FileTarget::admit(const Request& request) {
   Task& task = new_task(request);
-  Lane& lane = lanes_[request.name];
+  Lane*& place = lanes_.add(request.name);
+  if (place == nullptr) {
+    if (free_lanes_.empty()) {
+      all_lanes_.push_back(std::make_unique<Lane>());
+      free_lanes_.push_back(all_lanes_.back().get());
+    }
+    place = free_lanes_.back();
+    free_lanes_.pop_back();
+    place->name = request.name;
+  }
+  Lane& lane = *place;
+  task.lane = &lane;
   (lane.last != nullptr ? lane.last->behind : lane.first) = &task;
   lane.last = &task;
-  drain(request.name);
+  drain(lane);
 }
 
-void FileTarget::drain(const ShardName& name) {
-  const auto found = lanes_.find(name);
-  Lane& lane = found->second;
+void FileTarget::drain(Lane& lane) {
   while (lane.first != nullptr && !lane.writer) {
     Task& task = *lane.first;
     const bool reads = task.request.verb == Verb::kRead;
@@ -162,7 +174,9 @@ void FileTarget::drain(const ShardName& name) {
     if (!begin(task)) continue;
     reads ? void(++lane.readers) : void(lane.writer = true);
   }
-  if (lane.first == nullptr && lane.readers == 0 && !lane.writer) lanes_.erase(found);
+  if (lane.first != nullptr || lane.readers > 0 || lane.writer) return;
+  lanes_.erase(lane.name);
+  free_lanes_.push_back(&lane);
 }
 
 bool FileTarget::begin(Task& task) {
@@ -294,18 +308,16 @@ void FileTarget::ended(Task& task) {
 }
 
 void FileTarget::leave(Task& task) {
-  const ShardName name = task.request.name;
-  Lane& lane = lanes_.at(name);
+  Lane& lane = *task.lane;
   task.request.verb == Verb::kRead ? void(--lane.readers) : void(lane.writer = false);
   answer(task);
-  drain(name);
+  drain(lane);
 }
 
 void FileTarget::answer(Task& task) {
   const bool done = task.outcome == Outcome::kDone;
   done_.push_back({task.request.tag, task.outcome, done ? task.bytes : 0});
-  const auto [begin, end] = by_tag_.equal_range(task.request.tag);
-  by_tag_.erase(std::find_if(begin, end, [&](const auto& item) { return item.second == &task; }));
+  task.stage = Task::Stage::kFree;
   free_tasks_.push_back(&task);
 }
 
@@ -334,12 +346,15 @@ std::size_t FileTarget::poll(std::vector<Completion>& completed) {
 }
 
 void FileTarget::cancel(std::uint64_t tag) {
-  const auto [begin, end] = by_tag_.equal_range(tag);
-  if (begin == end) return;
-  Task& task = *begin->second;
+  // Rare, and tasks are as many as were ever under way at once: no table has to be kept for it.
+  const auto found = std::ranges::find_if(tasks_, [tag](const std::unique_ptr<Task>& one) {
+    return one->stage != Task::Stage::kFree && one->request.tag == tag;
+  });
+  if (found == tasks_.end()) return;
+  Task& task = **found;
   const bool writes = task.request.verb == Verb::kWrite;
   if (task.stage == Task::Stage::kWaiting) {
-    Lane& lane = lanes_.at(task.request.name);
+    Lane& lane = *task.lane;
     Task* before = nullptr;
     for (Task* at = lane.first; at != &task; at = at->behind) before = at;
     (before != nullptr ? before->behind : lane.first) = task.behind;
@@ -362,7 +377,7 @@ base::Result<Changes> FileTarget::changes(const Cursor& since, std::uint32_t lim
 
 Limits FileTarget::limits() const {
   return {options_.shard_bytes, std::max(4 * options_.staging_bytes, options_.shard_bytes),
-          2 * options_.depth};
+          2 * options_.depth, directory_.direct() ? directory_.layout().unit_bytes : 1};
 }
 
 base::Result<Space> FileTarget::space() {

@@ -9,6 +9,7 @@
 #include "kv_target/change_feed.h"
 #include "kv_target/file/committer.h"
 #include "kv_target/file/mover.h"
+#include "kv_target/shard_table.h"
 #include "kv_target/target.h"
 
 namespace trimtab::kv_target {
@@ -66,16 +67,9 @@ class FileTarget final : public Target {
   FileTarget(Options options, file::Directory directory);
   base::Status start();
 
-  /// Requests of one shard: any number of reads at once, or one write or erase.
-  struct Lane {
-    std::uint32_t readers = 0;
-    bool writer = false;
-    file::Task* first = nullptr;
-    file::Task* last = nullptr;
-  };
   void admit(const Request& request);
-  /// Begins what the line permits.
-  void drain(const ShardName& name);
+  /// Begins what the line permits, and gives it back when nothing is left of it.
+  void drain(file::Lane& lane);
   /// False: it was answered at once.
   bool begin(file::Task& task);
   bool begin_read(file::Task& task);
@@ -99,8 +93,9 @@ class FileTarget final : public Target {
   std::unique_ptr<file::Mover> mover_;
   std::unique_ptr<file::Committer> committer_;
   std::unordered_map<ShardName, file::Extent, ShardHash> index_;
-  std::unordered_map<ShardName, Lane, ShardHash> lanes_;
-  std::unordered_multimap<std::uint64_t, file::Task*> by_tag_;
+  ShardTable<file::Lane*> lanes_;  // of shards with requests
+  std::vector<std::unique_ptr<file::Lane>> all_lanes_;
+  std::vector<file::Lane*> free_lanes_;
   std::vector<std::unique_ptr<file::Task>> tasks_;
   std::vector<file::Task*> free_tasks_;
   std::vector<Completion> done_;

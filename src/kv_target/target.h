@@ -73,6 +73,9 @@ struct Limits {
   std::uint64_t shard_bytes = 0;      // of one shard, at most
   std::uint64_t bytes_in_flight = 0;  // credit: more makes queues longer and nothing faster
   std::uint32_t requests_in_flight = 0;
+  /// Reads that begin at a multiple of this, into memory that does and has room for a multiple of it, cost
+  /// least (a disk read past the page cache): the shard's last bytes may be followed by anything up to there.
+  std::uint64_t read_unit_bytes = 1;
 };
 
 struct Space {

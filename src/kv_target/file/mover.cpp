@@ -60,12 +60,15 @@ bool Mover::plan(const Task& task, Operation& operation) {
   auto* memory = writes ? const_cast<std::byte*>(task.request.content.data()) : task.request.buffer.data();
   memory += task.next;
   std::uint64_t begin = at, length = 0;  // in the shard, of what the kernel moves
-  const bool fits = at % unit_ == 0 && aligned(memory, unit_) && left >= unit_ &&
-                    (left % unit_ == 0 || left > kCopyBytesMax);
+  // The last unit may be read beyond the shard's end where the reader's memory has room for it.
+  const std::uint64_t padded = (left + unit_ - 1) / unit_ * unit_;
+  const bool room = !writes && task.request.buffer.size() - task.next >= padded;
+  const bool fits = at % unit_ == 0 && aligned(memory, unit_) &&
+                    (room || (left >= unit_ && (left % unit_ == 0 || left > kCopyBytesMax)));
   if (!directory_.direct() || fits) {
-    length = std::min(left, kStraightBytesMax);
+    length = std::min(directory_.direct() && room ? padded : left, kStraightBytesMax);
     if (directory_.direct()) length -= length % unit_;
-    operation.last = task.next + length;
+    operation.last = task.next + std::min(length, left);
     operation.io.memory = memory;
     ++straight_;
   } else {

@@ -4,9 +4,21 @@
 
 namespace trimtab::kv_target::file {
 
+struct Task;
+
+/// Requests of one shard: any number of reads at once, or one write or erase.
+struct Lane {
+  ShardName name;
+  std::uint32_t readers = 0;
+  bool writer = false;
+  Task* first = nullptr;  // of those that wait
+  Task* last = nullptr;
+};
+
 /// A request under way.
 struct Task {
   enum class Stage : std::uint8_t {
+    kFree,     // none: its memory waits for the next
     kWaiting,  // for requests of the same shard before it
     kQueued,   // for the means to move its content
     kMoving,   // some of its content is with the kernel
@@ -22,7 +34,8 @@ struct Task {
   std::uint32_t operations = 0;  // with the kernel
   bool in_log = false;           // its record may have reached the log, whatever the outcome
   std::uint8_t batch = 0;        // of the committer
-  Task* behind = nullptr;        // the next in the line for this shard
+  Lane* lane = nullptr;
+  Task* behind = nullptr;  // the next in the line for this shard
 };
 
 }  // namespace trimtab::kv_target::file
