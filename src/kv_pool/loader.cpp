@@ -30,6 +30,7 @@ namespace {
 constexpr std::uint64_t kSlotAlignment = 4096;
 constexpr std::uint64_t kKeysPerMatchMax = 1U << 20;
 constexpr base::Nanos kDrainPatience{20'000'000'000};
+constexpr std::uint64_t kBytesReady = 64ULL << 20;  // of shard buffers, at start: those of a hit of 64K tokens
 constexpr const char* kNoTargets = "this pool has no targets: it is in memory only";
 
 /// Of the index at start: larger than any of an earlier loader whose users may still live. They all dial this
@@ -120,9 +121,11 @@ base::Status Loader::open_tier(std::uint64_t& blocks) {
   tier.capacity_blocks = blocks;
   // The first layer of every block before the rest of any: computing can begin with it.
   tier.store.first_layers = layout->layers.size() > 1 ? 1 : 0;
-  // For that a whole hit must be under way at once; what a target has to answer at a time is bounded besides.
+  // For that a whole hit must be under way at once; what a target has to answer at a time is bounded too.
   tier.store.read_bytes_in_flight = std::clamp<std::uint64_t>(
       options_.loads_most * kv_code::kShards * layout->shard_bytes, 32ULL << 20, 128ULL << 20);
+  tier.store.buffers_ready = static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(options_.loads_most * kv_code::kShards, kBytesReady / layout->shard_bytes));
   for (const std::string& spec : options_.targets) places_.push_back(place_of(spec));
   tier.places = places_;
   tier.clock = &clock_;

@@ -23,8 +23,8 @@ struct StoreOptions {
 
   /// Of shard buffers, all reads, writes and repairs together.
   std::uint64_t memory_bytes = 256ULL << 20;
-  /// That of `read_bytes_in_flight` is made ready when the store is opened.
-  bool prepare_memory = false;
+  /// So many of them are made ready when the store is opened: the first reads meet no page faults.
+  std::uint32_t buffers_ready = 0;
   /// Under way for reads at any time: what the network's switch and this machine take in without loss.
   std::uint64_t read_bytes_in_flight = 32ULL << 20;
   Channels::Options targets;

@@ -89,13 +89,14 @@ StripeRead::Plan StripedStore::read_plan(const Places& at, bool background, base
     elsewhere |= only != kNowhere && at[s] != only;
     only = at[s];
     const bool suspect = channels_.health(at[s]) == TargetHealth::State::kSuspect;
-    candidates[count] = {(suspect ? 4U : 0U) + (s >= kData ? 1U : 0U), s};
-    medians[count++] = channels_.latency(at[s]).quantile(500, base::Nanos{0}).value;
+    candidates[count++] = {(suspect ? 4U : 0U) + (s >= kData ? 1U : 0U), s};
   }
-  if (immediate) {
-    plan.at_start = kData;
-  } else if (count > 0) {
+  // The eleventh and the hedge are there for a target that is slower than the others: there must be another.
+  if (immediate || background || !elsewhere) plan.at_start = kData;
+  if (!immediate && elsewhere) {
     // A target several times slower than the others is asked after them.
+    for (std::size_t i = 0; i < count; ++i)
+      medians[i] = channels_.latency(at[candidates[i].shard]).quantile(500, base::Nanos{0}).value;
     auto sorted = medians;
     std::sort(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(count));
     for (std::size_t i = 0; i < count; ++i)
@@ -112,8 +113,6 @@ StripeRead::Plan StripedStore::read_plan(const Places& at, bool background, base
   std::stable_sort(candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(count),
                    [](const Candidate& a, const Candidate& b) { return a.rank < b.rank; });
   for (std::size_t i = 0; i < count; ++i) plan.order.push_back(candidates[i].shard);
-  // The eleventh is there for a target that is slower than the others: there must be another.
-  if (background || !elsewhere) plan.at_start = kData;
   return plan;
 }
 

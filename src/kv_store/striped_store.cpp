@@ -62,8 +62,7 @@ StripedStore::StripedStore(std::vector<std::unique_ptr<kv_target::Target>> targe
       repairs_(options_.repair_queue),
       repair_rate_(options_.repair_bytes_per_second),
       channels_(std::move(targets), options_.targets, pool_, ops_) {
-  if (options_.prepare_memory)
-    pool_.prepare(static_cast<std::uint32_t>(options_.read_bytes_in_flight / options_.layout.shard_bytes));
+  pool_.prepare(options_.buffers_ready);
   if (!options_.record || !options_.keeps_record) return;
   keeper_.emplace(*options_.record, channels_.count());
   walk_due_ = true;  // goes on with what an earlier life left undone: shards that are home are passed over

@@ -17,6 +17,9 @@ namespace trimtab::kv_target::file {
 
 namespace {
 
+/// A disk's sector.
+constexpr std::size_t kReadUnitLeast = 512;
+
 std::string file_name(std::size_t number) { return fmt::format("extents.{:06}", number); }
 
 }  // namespace
@@ -83,7 +86,7 @@ base::Result<LogScan> Directory::recover() {
 }
 
 /// Writes and reads one unit with O_DIRECT: file systems refuse it in several ways, and some only at the
-/// first write.
+/// first write. Reads its end in ever smaller parts too.
 void Directory::probe_direct() {
   if (!options_.direct) return;
   const std::string name = path("probe");
@@ -95,6 +98,12 @@ void Directory::probe_direct() {
   direct_ = file.get() >= 0 && pwrite(file.get(), memory.region().data(), bytes, 0) == all &&
             pread(file.get(), memory.region().data(), bytes, 0) == all;
   if (!direct_) why_buffered_ = fmt::format("O_DIRECT is refused: {}", std::strerror(errno));
+  read_unit_bytes_ = direct_ ? bytes : 1;
+  for (std::size_t grain = bytes / 2; direct_ && grain >= kReadUnitLeast; grain /= 2) {
+    const auto at = static_cast<off_t>(bytes - grain);
+    if (pread(file.get(), memory.region().data() + at, grain, at) != static_cast<ssize_t>(grain)) break;
+    read_unit_bytes_ = grain;
+  }
   ::unlink(name.c_str());
 }
 

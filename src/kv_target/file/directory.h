@@ -44,6 +44,9 @@ class Directory {
   }
   std::uint64_t units() const;
   bool direct() const { return direct_; }
+  /// What offset, length and memory of a direct read must be multiples of: often finer than a unit, so that a
+  /// slice of a small shard does not cost the whole of it.
+  std::uint64_t read_unit_bytes() const { return read_unit_bytes_; }
   std::string describe() const;
 
  private:
@@ -69,6 +72,7 @@ class Directory {
   std::vector<LogEntry> recovered_;
   std::uint64_t dropped_ = 0;
   bool direct_ = false;
+  std::uint64_t read_unit_bytes_ = 1;
   std::string why_buffered_ = "asked for";
 };
 

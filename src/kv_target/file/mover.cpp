@@ -29,7 +29,8 @@ Mover::Mover(IoEngine& engine, const Directory& directory, Staging& staging, std
       directory_(directory),
       staging_(staging),
       operations_max_(operations_max),
-      unit_(directory.layout().unit_bytes) {}
+      write_unit_(directory.layout().unit_bytes),
+      read_unit_(directory.read_unit_bytes()) {}
 
 void Mover::start(Task& task) {
   task.stage = Task::Stage::kQueued;
@@ -55,28 +56,29 @@ void Mover::pump() {
 /// The next operation of a task; false when there is no staging memory for it at present.
 bool Mover::plan(const Task& task, Operation& operation) {
   const bool writes = task.request.verb == Verb::kWrite;
+  const std::uint64_t unit = writes ? write_unit_ : read_unit_;
   const std::uint64_t base = writes ? 0 : task.request.offset;  // of the request in the shard
   const std::uint64_t at = base + task.next, left = task.bytes - task.next;
   auto* memory = writes ? const_cast<std::byte*>(task.request.content.data()) : task.request.buffer.data();
   memory += task.next;
   std::uint64_t begin = at, length = 0;  // in the shard, of what the kernel moves
   // The last unit may be read beyond the shard's end where the reader's memory has room for it.
-  const std::uint64_t padded = (left + unit_ - 1) / unit_ * unit_;
+  const std::uint64_t padded = (left + unit - 1) / unit * unit;
   const bool room = !writes && task.request.buffer.size() - task.next >= padded;
-  const bool fits = at % unit_ == 0 && aligned(memory, unit_) &&
-                    (room || (left >= unit_ && (left % unit_ == 0 || left > kCopyBytesMax)));
+  const bool fits = at % unit == 0 && aligned(memory, unit) &&
+                    (room || (left >= unit && (left % unit == 0 || left > kCopyBytesMax)));
   if (!directory_.direct() || fits) {
     length = std::min(directory_.direct() && room ? padded : left, kStraightBytesMax);
-    if (directory_.direct()) length -= length % unit_;
+    if (directory_.direct()) length -= length % unit;
     operation.last = task.next + std::min(length, left);
     operation.io.memory = memory;
     ++straight_;
   } else {
-    begin = at / unit_ * unit_;
+    begin = at / unit * unit;
     const std::uint64_t most =
-        std::max(unit_, std::min<std::uint64_t>(kPieceBytesMax, staging_.piece_bytes_max()) / unit_ * unit_);
+        std::max(unit, std::min<std::uint64_t>(kPieceBytesMax, staging_.piece_bytes_max()) / unit * unit);
     const std::uint64_t end = std::min(at + left, begin + most);
-    length = (end - begin + unit_ - 1) / unit_ * unit_;
+    length = (end - begin + unit - 1) / unit * unit;
     operation.piece = staging_.take(length);
     if (operation.piece == nullptr) return false;
     operation.piece_bytes = length;
@@ -152,7 +154,7 @@ bool Mover::goes_on(Operation& operation, std::int64_t result) {
     const bool writes = operation.io.kind == Io::Kind::kWrite;
     if (operation.done + moved >= (writes ? operation.done + operation.io.bytes : needed)) return false;
     // Direct operations go on at whole units only; less than one more is the end of the file.
-    if (directory_.direct()) moved -= moved % unit_;
+    if (directory_.direct()) moved -= moved % (writes ? write_unit_ : read_unit_);
     if (moved == 0) {
       fail(operation, writes ? -EIO : 0);
       return false;

@@ -53,7 +53,7 @@ class Mover {
   const Directory& directory_;
   Staging& staging_;
   std::uint32_t operations_max_ = 0, operations_ = 0;
-  std::uint64_t unit_ = 0;
+  std::uint64_t write_unit_ = 0, read_unit_ = 0;  // of direct operations
   std::uint64_t bytes_written_ = 0, straight_ = 0, staged_ = 0;
   std::deque<Task*> queue_;
   std::vector<Operation> table_;
