@@ -211,7 +211,7 @@ void Channels::ask_alive(TargetId id, base::Nanos now) {
   probe(id, now);
 }
 
-void Channels::complete(TargetId id, const Completion& completion, base::Nanos now,
+void Channels::complete(TargetId id, Completion& completion, base::Nanos now,
                         std::vector<Answer>& answers, std::vector<Turn>& turns) {
   const auto at = static_cast<std::uint32_t>(completion.tag);
   if (at >= slots_.size() || !slots_[at].used || slots_[at].target != id ||
@@ -224,7 +224,8 @@ void Channels::complete(TargetId id, const Completion& completion, base::Nanos n
   if (slot.answered) {
     ++counters_.late;
   } else if (!slot.probe) {
-    answers.push_back({slot.ticket, slot.verb, id, completion.outcome, completion.bytes, completion.lent});
+    answers.push_back({slot.ticket, slot.verb, id, completion.outcome, completion.bytes,
+                       std::move(completion.lent)});
     if (slot.verb == Verb::kRead && completion.outcome == Outcome::kDone && !channels_[id].immediate)
       channels_[id].latency.add(now - slot.since);
   }
@@ -276,7 +277,7 @@ bool Channels::poll(base::Nanos now, std::vector<Answer>& answers, std::vector<T
   for (TargetId id = 0; id < channels_.size(); ++id) {
     completed_.clear();
     if (channels_[id].target->poll(completed_) == 0) continue;
-    for (const Completion& completion : completed_) complete(id, completion, now, answers, turns);
+    for (Completion& completion : completed_) complete(id, completion, now, answers, turns);
   }
   check_time(now, answers, turns);
   for (TargetId id = 0; id < channels_.size(); ++id)

@@ -140,7 +140,8 @@ class Channels {
   void release(BufferPool::Id buffer);
   std::uint32_t slot_for(TargetId target, const Outgoing& outgoing, base::Nanos now);
   void free_slot(std::uint32_t slot);
-  void complete(TargetId id, const kv_target::Completion& completion, base::Nanos now,
+  /// Takes what was lent out of the completion.
+  void complete(TargetId id, kv_target::Completion& completion, base::Nanos now,
                 std::vector<Answer>& answers, std::vector<Turn>& turns);
   void observe(TargetId id, TargetHealth::Event event, base::Nanos now, std::vector<Answer>& answers,
                std::vector<Turn>& turns);

@@ -60,7 +60,7 @@ StripeRead::Event answer_of(int kind, const Pending& one, const Pieces& pieces, 
 /// 0 to 4 right, 5 missing, 6 failed, 7 corrupt, 8 short, 9 of another writing, 10 never.
 RC_GTEST_PROP(StripeReadTest, EndsOnceWithTheRightBytesOrNone, ()) {
   const auto layout = layout_of({600, 300, 500});
-  const Pieces pieces = make_pieces(layout, *rc::gen::inRange(0U, 4U));
+  const Pieces pieces = make_pieces(layout, *rc::gen::inRange(0U, 4U), *rc::gen::element(1U, 64U, 128U, 512U));
   Stripe first(layout, 0), second(layout, 1);
   StripeRead::Plan plan;
   std::array<int, kShards> kind_of{};
@@ -127,6 +127,18 @@ RC_GTEST_PROP(StripeReadTest, EndsOnceWithTheRightBytesOrNone, ()) {
     RC_ASSERT(*how == StripeRead::End::kLate);
   }
   if (silent == 0 && right >= 10) RC_ASSERT(*how == StripeRead::End::kDone || time > plan.deadline);
+}
+
+TEST(StripeReadTest, TheFirstPieceEndsWithAUnitUnlessThatWereAll) {
+  const auto layout = layout_of({600, 300, 500});
+  const std::size_t first = layout.layers[1].slice_offset;
+  ASSERT_NE(first % 64, 0U);
+  EXPECT_EQ(make_pieces(layout, 1).ends, (std::vector<std::size_t>{first, layout.shard_bytes}));
+  const Pieces pieces = make_pieces(layout, 1, 64);
+  EXPECT_EQ(pieces.ends, (std::vector<std::size_t>{(first + 63) / 64 * 64, layout.shard_bytes}));
+  EXPECT_EQ(pieces.bytes(0) + pieces.bytes(1), layout.shard_bytes);
+  EXPECT_EQ(make_pieces(layout, 1, 4'096).ends, make_pieces(layout, 1).ends);
+  EXPECT_EQ(make_pieces(layout, 0, 64).count(), 1U);
 }
 
 TEST(StripeReadTest, TheHedgeComesOnceAndOnlyWhenItIsTime) {

@@ -161,6 +161,35 @@ TEST(FileTarget, AlignedMemoryIsReadAndWrittenWithoutACopy) {
   EXPECT_EQ(target->counters().staged, 1U);
 }
 
+TEST(FileTarget, PartsAreReadWithoutACopyIntoMemoryWithRoomForWholeUnits) {
+  const TempDirectory directory;
+  const auto target = open(in_memory(directory));
+  const std::uint64_t unit = target->limits().read_unit_bytes;
+  if (unit == 1) GTEST_SKIP() << "no O_DIRECT here: " << target->describe();
+  EXPECT_EQ(4'096 % unit, 0U);
+  struct alignas(4096) Page {
+    std::byte bytes[4096];
+  };
+  std::vector<Page> pages(4);
+  const std::span<std::byte> memory(pages[0].bytes, 4 * 4'096);
+  const auto content = content_of(shard_name(1), 11'540);
+  Driver drive(*target);
+  ASSERT_EQ(drive.write(shard_name(1), content), Outcome::kDone);
+  const auto staged = target->counters().staged;
+  // The first unit, then all that follows: its end lies within a unit, for which there is room.
+  EXPECT_EQ(drive.read(shard_name(1), memory.first(unit)).bytes, unit);
+  EXPECT_EQ(drive.read(shard_name(1), memory.subspan(unit), unit).bytes, content.size() - unit);
+  EXPECT_EQ(target->counters().staged, staged);
+  EXPECT_TRUE(std::equal(content.begin(), content.end(), memory.begin()));
+  // No room: nothing beyond the memory is touched.
+  std::fill(memory.begin(), memory.end(), std::byte{9});
+  EXPECT_EQ(drive.read(shard_name(1), memory.first(content.size())).bytes, content.size());
+  EXPECT_EQ(target->counters().staged, staged + 1);
+  EXPECT_TRUE(std::equal(content.begin(), content.end(), memory.begin()));
+  EXPECT_TRUE(std::all_of(memory.begin() + static_cast<std::ptrdiff_t>(content.size()), memory.end(),
+                          [](std::byte one) { return one == std::byte{9}; }));
+}
+
 TEST(FileTarget, ShardsLargerThanTheStagingMemoryGoInPieces) {
   const TempDirectory directory;
   auto settings = in_memory(directory);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 namespace trimtab::kv_target {
 
@@ -19,7 +20,9 @@ void MemoryTarget::submit(std::span<const Request> requests) {
 
 std::size_t MemoryTarget::poll(std::vector<Completion>& completed) {
   const std::size_t count = done_.size();
-  completed.insert(completed.end(), done_.begin(), done_.end());
+  // Moved: what is lent is counted atomically.
+  completed.insert(completed.end(), std::make_move_iterator(done_.begin()),
+                   std::make_move_iterator(done_.end()));
   done_.clear();
   return count;
 }
