@@ -30,7 +30,7 @@ namespace {
 constexpr std::uint64_t kSlotAlignment = 4096;
 constexpr std::uint64_t kKeysPerMatchMax = 1U << 20;
 constexpr base::Nanos kDrainPatience{20'000'000'000};
-constexpr std::uint64_t kBytesReady = 64ULL << 20;  // of shard buffers, at start: those of a hit of 64K tokens
+constexpr std::uint64_t kBytesReady = 64ULL << 20;  // of shard buffers at start: of 64K tokens
 constexpr const char* kNoTargets = "this pool has no targets: it is in memory only";
 
 /// Of the index at start: larger than any of an earlier loader whose users may still live. They all dial this

@@ -16,8 +16,8 @@ namespace trimtab::kv_store {
 /// Buffers of one size, each held by as many as need it: the read or write it belongs to, and every request
 /// under way on it. The last one out gives it back, so that a late answer lands in memory that is still its
 /// own. The one given back last is taken next, while caches hold it. Memory is taken when first needed, many
-/// buffers at a time, and never for more than `count`. Each begins at a multiple of `unit` bytes and has room for
-/// a multiple of it: what the targets read best (`Limits::read_unit_bytes`, a power of two).
+/// buffers at a time, and never for more than `count`. Each begins at a multiple of `unit` bytes and has room
+/// for a multiple of it: what the targets read best (`Limits::read_unit_bytes`, a power of two).
 ///
 /// Operations take buffers bit by bit, so each is promised all that it may need before it begins: one that is
 /// under way never finds that others took the rest.
@@ -89,7 +89,7 @@ class BufferPool {
   void grow(std::uint32_t wanted) {
     const auto used = static_cast<std::uint32_t>(buffers_.size());
     unborn_ = std::clamp<std::uint32_t>(wanted, 1, count_ - used);
-    slabs_.emplace_back(static_cast<std::byte*>(::operator new[](unborn_ * stride_, std::align_val_t{unit_})),
+    slabs_.emplace_back(static_cast<std::byte*>(::operator new[](unborn_* stride_, std::align_val_t{unit_})),
                         Free{unit_});
     next_ = slabs_.back().get();
   }

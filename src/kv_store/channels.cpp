@@ -211,8 +211,8 @@ void Channels::ask_alive(TargetId id, base::Nanos now) {
   probe(id, now);
 }
 
-void Channels::complete(TargetId id, Completion& completion, base::Nanos now,
-                        std::vector<Answer>& answers, std::vector<Turn>& turns) {
+void Channels::complete(TargetId id, Completion& completion, base::Nanos now, std::vector<Answer>& answers,
+                        std::vector<Turn>& turns) {
   const auto at = static_cast<std::uint32_t>(completion.tag);
   if (at >= slots_.size() || !slots_[at].used || slots_[at].target != id ||
       slots_[at].generation != completion.tag >> 32)
@@ -224,8 +224,8 @@ void Channels::complete(TargetId id, Completion& completion, base::Nanos now,
   if (slot.answered) {
     ++counters_.late;
   } else if (!slot.probe) {
-    answers.push_back({slot.ticket, slot.verb, id, completion.outcome, completion.bytes,
-                       std::move(completion.lent)});
+    answers.push_back(
+        {slot.ticket, slot.verb, id, completion.outcome, completion.bytes, std::move(completion.lent)});
     if (slot.verb == Verb::kRead && completion.outcome == Outcome::kDone && !channels_[id].immediate)
       channels_[id].latency.add(now - slot.since);
   }

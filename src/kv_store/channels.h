@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <deque>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -141,8 +142,8 @@ class Channels {
   std::uint32_t slot_for(TargetId target, const Outgoing& outgoing, base::Nanos now);
   void free_slot(std::uint32_t slot);
   /// Takes what was lent out of the completion.
-  void complete(TargetId id, kv_target::Completion& completion, base::Nanos now,
-                std::vector<Answer>& answers, std::vector<Turn>& turns);
+  void complete(TargetId id, kv_target::Completion& completion, base::Nanos now, std::vector<Answer>& answers,
+                std::vector<Turn>& turns);
   void observe(TargetId id, TargetHealth::Event event, base::Nanos now, std::vector<Answer>& answers,
                std::vector<Turn>& turns);
   void give_up(TargetId id, std::vector<Answer>& answers);

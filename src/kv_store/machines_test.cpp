@@ -56,11 +56,15 @@ StripeRead::Event answer_of(int kind, const Pending& one, const Pieces& pieces, 
   return event;
 }
 
+Pieces any_pieces(const kv_code::StripeLayout& layout) {
+  return make_pieces(layout, *rc::gen::inRange(0U, 4U), *rc::gen::element(1U, 64U, 128U, 512U));
+}
+
 /// Drives one read to its end with answers in a random order; `kind_of[shard]` says how each shard answers:
 /// 0 to 4 right, 5 missing, 6 failed, 7 corrupt, 8 short, 9 of another writing, 10 never.
 RC_GTEST_PROP(StripeReadTest, EndsOnceWithTheRightBytesOrNone, ()) {
   const auto layout = layout_of({600, 300, 500});
-  const Pieces pieces = make_pieces(layout, *rc::gen::inRange(0U, 4U), *rc::gen::element(1U, 64U, 128U, 512U));
+  const Pieces pieces = any_pieces(layout);
   Stripe first(layout, 0), second(layout, 1);
   StripeRead::Plan plan;
   std::array<int, kShards> kind_of{};
