@@ -1,10 +1,14 @@
 #include "engine/state_mover.h"
 
 #include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
+#include "ipc/steady_clock.h"
 #include "kv_state/state_host.h"
 
 namespace trimtab::engine {
@@ -92,15 +96,47 @@ base::Status StateMover::restore(StateJob& job) {
 }
 
 void StateMover::keep(const StateJob& job) {
+  // A process may stand still for as long as it likes (stopped, swapped out), and hand-overs wait behind
+  // this: one that has not read what an earlier job sent is not waited for again.
+  if (store_ && !send_rest(base::Nanos{0})) drop_store();
+  if (store_ && sent_ < message_.size()) return;
   for (int tries = 0; tries < 2; ++tries) {
     if (!store_) {
       auto channel = ipc::Channel::connect(options_.keep_socket, base::Nanos{0});
       if (!channel) return;  // the store is away: the state is simply not kept
       store_.emplace(std::move(*channel));
     }
-    if (kv_state::keep_snapshot(*store_, job.name, job.content)) return;
-    store_.reset();  // it was restarted since
+    message_ = kv_state::keep_message(job.name, job.content);
+    sent_ = 0;
+    if (send_rest(options_.keep_patience)) return;
+    drop_store();  // it was restarted since
   }
+}
+
+void StateMover::drop_store() {
+  store_.reset();
+  message_.clear();
+  sent_ = 0;
+}
+
+bool StateMover::send_rest(base::Nanos patience) {
+  const ipc::SteadyClock clock;
+  const base::Nanos end = clock.now() + patience;
+  while (sent_ < message_.size()) {
+    const ssize_t n =
+        ::send(store_->fd(), message_.data() + sent_, message_.size() - sent_, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n >= 0) {
+      sent_ += static_cast<std::size_t>(n);
+      continue;
+    }
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN) return false;
+    const base::Nanos left = end - clock.now();
+    if (left <= base::Nanos{0}) return true;
+    pollfd item{store_->fd(), POLLOUT, 0};
+    poll(&item, 1, static_cast<int>(left.value / 1'000'000) + 1);
+  }
+  return true;
 }
 
 }  // namespace trimtab::engine

@@ -48,7 +48,8 @@ struct StateMoverOptions {
   std::string keep_socket;    // of this machine's store (kv_state::keep_snapshot)
   std::uint32_t machine = 0;  // this one: asked first
   base::Nanos fetch_timeout{1'000'000'000};
-  std::size_t keeps_waiting_max = 64;  // beyond it the oldest is dropped: it would be late anyway
+  std::size_t keeps_waiting_max = 64;      // beyond it the oldest is dropped: it would be late anyway
+  base::Nanos keep_patience{200'000'000};  // with a store that does not read; then the next one waits no more
 };
 
 /// Moves window state in a thread of its own: hand-overs first, then restores, then snapshots. Every failure
@@ -66,6 +67,10 @@ class StateMover {
   base::Status hand_over(const StateJob& job);
   base::Status restore(StateJob& job);
   void keep(const StateJob& job);
+  /// Sends what is left of the message under way, as far as the store takes it within `patience`. False: it
+  /// is gone.
+  bool send_rest(base::Nanos patience);
+  void drop_store();
 
   const StateArena& arena_;
   StateMoverOptions options_;
@@ -73,6 +78,8 @@ class StateMover {
   kv_state::SnapshotClient client_;
   std::map<model::RankId, StateArena> targets_;  // a restarted rank comes with a new segment
   std::optional<ipc::Channel> store_;
+  std::vector<std::byte> message_;  // under way to it
+  std::size_t sent_ = 0;            // of that
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/codec.h"
+#include "ipc/channel.h"
 #include "ipc/life_counter.h"
 #include "kv_state/snapshot_server.h"
 #include "kv_state/snapshot_store.h"
@@ -99,11 +100,10 @@ std::string keep_socket_path(const std::string& runtime_dir, std::uint32_t machi
   return fmt::format("{}/state-{}.sock", runtime_dir, machine);
 }
 
-base::Status keep_snapshot(ipc::Channel& store, const SnapshotName& name,
-                           std::span<const std::byte> content) {
+std::vector<std::byte> keep_message(const SnapshotName& name, std::span<const std::byte> content) {
   ipc::Frame frame{KeepHeader::kType, base::encode(KeepHeader{name})};
   frame.payload.insert(frame.payload.end(), content.begin(), content.end());
-  return store.send(frame);
+  return ipc::pack(frame);
 }
 
 base::Status run_state_host(const StateHostOptions& options, const std::atomic<bool>& stop) {

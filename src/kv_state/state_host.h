@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "base/units.h"
-#include "ipc/channel.h"
 #include "kv/snapshot_name.h"
 
 namespace trimtab::kv_state {
@@ -34,9 +34,8 @@ std::string keep_socket_path(const std::string& runtime_dir, std::uint32_t machi
 /// epoch cannot be written or a socket not be bound.
 base::Status run_state_host(const StateHostOptions& options, const std::atomic<bool>& stop);
 
-/// An engine's side: hands one snapshot to its machine's store. There is no answer: one that is not kept is a
-/// miss. An error says that the store is gone.
-base::Status keep_snapshot(ipc::Channel& store, const kv::SnapshotName& name,
-                           std::span<const std::byte> content);
+/// An engine's side: what it sends to its machine's store to have one snapshot kept. There is no answer: one
+/// that is not kept is a miss.
+std::vector<std::byte> keep_message(const kv::SnapshotName& name, std::span<const std::byte> content);
 
 }  // namespace trimtab::kv_state

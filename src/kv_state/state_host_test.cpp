@@ -1,6 +1,7 @@
 #include "kv_state/state_host.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -10,6 +11,8 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "ipc/channel.h"
 
 namespace trimtab::kv_state {
 namespace {
@@ -54,7 +57,9 @@ TEST_F(StateHost, NothingStaysOfEnginesThatWent) {
     ASSERT_TRUE(engine);
     kv::SnapshotName name;
     name.position = 128;
-    ASSERT_TRUE(keep_snapshot(*engine, name, std::vector<std::byte>(64)));
+    const auto message = keep_message(name, std::vector<std::byte>(64));
+    ASSERT_EQ(::send(engine->fd(), message.data(), message.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(message.size()));
   };
   for (int i = 0; i < 5; ++i) come_and_go();
   const std::uint64_t before = mappings();
