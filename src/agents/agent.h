@@ -15,6 +15,8 @@
 
 namespace trimtab::agents {
 
+struct DriftAudit;
+
 /// A token that an event reports, with what only the host keeps of it.
 struct ReportedToken {
   model::RequestId id;
@@ -50,6 +52,7 @@ struct Report {
   SwapIn swap_in;                                      // of PrefillDone
   std::uint32_t fetched_blocks = 0;                    // of PrefillDone, in models with a window
   std::vector<wire::StateRead> states;                 // of PrefillDone
+  std::vector<float> logits;                           // of PrefillDone, when an audit asks for them
 };
 
 /// Figures of one rank or encoder for `status`.
@@ -77,6 +80,8 @@ class Agent {
 
   virtual ~Agent() = default;
   virtual void start_prefill(const RequestState& request, const cluster::StartPrefill& action) = 0;
+  /// Computes a prompt again, exactly, for its logits: nothing is stored, handed over or delivered.
+  virtual void start_audit(model::RequestId id, std::uint32_t rank, const DriftAudit& audit) = 0;
   virtual void send_embeddings(const RequestState& request, const cluster::SendEmbeddings& action) = 0;
   /// `segment`: the decode rank's KV memory; `room`: what it reserved.
   virtual void send_target(const RequestState& request, const cluster::SendTarget& action,

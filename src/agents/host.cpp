@@ -77,6 +77,8 @@ Host::Host(ClusterBackendOptions options, boost::asio::io_context& context, cons
                         if (*alive) task();
                       });
                     });
+    if (!exact && config.window_state.audits_per_1000 > 0)
+      audits_.emplace(config.window_state.audits_per_1000, registry_);
   }
   add(model::Role::kPrefill, config.prefill.engines, config.prefill.ranks);
   add(model::Role::kDecode, config.decode.groups, config.decode.ranks);
@@ -103,16 +105,18 @@ base::Status Host::listen() {
 }
 
 void Host::tick() {
-  metrics_.sample(machine_->status(), requests_.size(), encodings_.size(), log_ ? log_->dropped_bytes() : 0);
+  const cluster::ClusterStatus status = machine_->status();
+  metrics_.sample(status, requests_.size(), encodings_.size(), log_ ? log_->dropped_bytes() : 0);
+  run_audits(status);
   if (shadow_) shadow_->sample(registry_);
   sample_pool();
   if (states_) states_->refresh();
   if (log_) {
     const Nanos now = clock_.now();
-    const auto status = log_->flush();
-    if (!status && (!log_warned_at_ || now - *log_warned_at_ > 60_s)) {
+    const auto flushed = log_->flush();
+    if (!flushed && (!log_warned_at_ || now - *log_warned_at_ > 60_s)) {
       log_warned_at_ = now;
-      warn(status.error().message + "; serving goes on, its decisions are not logged");
+      warn(flushed.error().message + "; serving goes on, its decisions are not logged");
     }
   }
   ticker_.expires_after(kTick);
@@ -176,6 +180,7 @@ model::RequestId Host::submit(cluster::Submission submission, std::shared_ptr<cl
   request.sampling = submission.sampling;
   request.stop_tokens = std::move(submission.stop_tokens);
   request.submitted_at = clock_.now();
+  request.audited = audits_ && audits_->chosen(id);
   for (cluster::PromptImage& image : submission.images) {
     request.spans.push_back(image.span);
     request.images.push_back({std::move(image), 0, {}, 0, 0});
@@ -278,6 +283,7 @@ std::string Host::status() {
   parts.hits = hits_.totals();
   parts.swap_in = metrics_.swap_in();
   if (states_) parts.states = &*states_;
+  if (audits_) parts.audits = &*audits_;
   parts.shadow = shadow_ ? &*shadow_ : nullptr;
   parts.requests = requests_.size();
   parts.encodings = encodings_.size();

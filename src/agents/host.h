@@ -11,6 +11,7 @@
 
 #include "agents/cluster_backend.h"
 #include "agents/control_server.h"
+#include "agents/drift_audits.h"
 #include "agents/encodings.h"
 #include "agents/journeys.h"
 #include "agents/reference_agent.h"
@@ -77,6 +78,12 @@ class Host {
   void settle_states(RequestState& request, const Report& report);
   void abandon_hit(RequestState& request);
   void count_swap_in(const Report& report, model::RequestId id);
+  // host_audits.cpp: approximate hits are computed again.
+  void audit_hit(const RequestState& request, const Report& report);
+  void run_audits(const cluster::ClusterStatus& status);
+  void abort_audit(const DriftAudits::Run& run);
+  /// The report was an audit's, and is nobody else's.
+  bool take_audit(const Report& report);
   ReferenceAgent& agent(model::Role role, model::EngineId engine);
 
   // host_actions.cpp: what the machine asks for.
@@ -118,6 +125,7 @@ class Host {
   std::map<ConnectionId, cluster::Place> peers_;
   std::optional<WindowStates> states_;  // of models with a window
   std::map<ConnectionId, std::uint32_t> state_peers_;
+  std::optional<DriftAudits> audits_;  // of models with a window, in `approximate`
   std::uint64_t model_fingerprint_ = 0;
 
   std::map<model::RequestId, RequestState> requests_;

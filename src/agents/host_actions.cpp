@@ -63,6 +63,8 @@ void Host::on(const cluster::Accept& action, const Report&) {
 }
 
 void Host::on(const cluster::StartPrefill& action, const Report&) {
+  // Before the request, so that the rank has let go of the one when it comes to the other.
+  if (const auto run = audits_ ? audits_->yield(action.rank.engine, now_) : std::nullopt) abort_audit(*run);
   if (const RequestState* request = find(action.id))
     agent(model::Role::kPrefill, action.rank.engine).start_prefill(*request, action);
 }

@@ -120,6 +120,7 @@ void Host::part(ConnectionId connection, const std::string& why) {
 }
 
 bool Host::prepare(const Report& report) {
+  if (take_audit(report)) return false;
   if (const auto* step = std::get_if<cluster::PrefillStepped>(&report.event)) {
     metrics_.on_prefill_step(*step);
   } else if (const auto* done = std::get_if<cluster::PrefillDone>(&report.event)) {

@@ -69,6 +69,7 @@ void Host::settle_hit(const Report& report, const cluster::PrefillDone& done) {
   if (hits_.settle(request->hit_account, read)) {
     metrics_.on_hit(outcome, hit.tokens + hit.to_compute, done.hit);
     if (states_) metrics_.on_window(hit);
+    if (request->audited && !hit.exact) audit_hit(*request, report);
   }
   io::HitEntry entry{done.id, now_, std::string(outcome), static_cast<std::uint32_t>(promised.value),
                      static_cast<std::uint32_t>(done.hit.value)};

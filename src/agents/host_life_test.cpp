@@ -320,16 +320,16 @@ TEST_F(HostLife, StatusTellsWhoIsThereAndWhatTheyDo) {
   EXPECT_EQ(s["engines"].size(), 6U);
   EXPECT_EQ(s["alarms"].size(), 0U) << s["alarms"];
   int running = 0;
-  std::int64_t kv = 0;
+  std::int64_t kv_tokens = 0;
   for (const auto& engine : s["engines"]) {
     for (const auto& rank : engine["ranks"]) {
       EXPECT_EQ(rank["connected"], true);
       running += rank.value("running", 0);
-      kv += rank.value("kv_tokens", 0);
+      kv_tokens += rank.value("kv_tokens", 0);
     }
   }
   EXPECT_EQ(running, 1);
-  EXPECT_GE(kv, 300);
+  EXPECT_GE(kv_tokens, 300);
   EXPECT_EQ(registry.value("trimtab_requests_in_flight"), 1);
   backend->cancel(id);
   sink->closed = true;

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "agents/drift_audits.h"
 #include "base/check.h"
 
 namespace trimtab::agents {
@@ -12,6 +13,9 @@ using base::Nanos;
 using base::TokenCount;
 
 namespace {
+
+// A request that comes while an audit runs waits for the step under way: audits take short ones.
+constexpr Nanos kAuditStep{100'000'000};
 
 /// Enumerations come raw from the peer: a value that this build does not know must not reach a table.
 base::Code known(base::Code code) { return code <= base::Code::kInternal ? code : base::Code::kInternal; }
@@ -87,8 +91,23 @@ void ReferenceAgent::start_prefill(const RequestState& request, const cluster::S
     message.window.kv_blocks = static_cast<std::uint32_t>(request.hit->promised().block_kv_blocks);
     message.window.exact = *request.window_mode == kv::WindowMode::kExact ? 1 : 0;
     message.window.offers = request.state_offers;
+    if (request.audited) message.window.audit = wire::DriftAudit::kKeep;
   }
   send(action.rank.rank, message);
+}
+
+void ReferenceAgent::start_audit(model::RequestId id, std::uint32_t rank, const DriftAudit& audit) {
+  wire::PrefillStart message;
+  message.id = id;
+  message.tokens = audit.tokens;
+  message.keys = audit.keys;
+  message.hit_tokens = static_cast<std::uint32_t>(audit.hit.value);
+  message.batch_cap_ns = kAuditStep.value;
+  message.hand_over = 0;
+  message.window.kv_blocks = audit.blocks;
+  message.window.exact = 1;
+  message.window.audit = wire::DriftAudit::kTruth;
+  send(rank, message);
 }
 
 void ReferenceAgent::send_embeddings(const RequestState& request, const cluster::SendEmbeddings& action) {
@@ -229,6 +248,7 @@ void ReferenceAgent::on(std::uint32_t rank, const wire::PrefillDone& message) {
   report.fetched_blocks = message.fetched_blocks;
   report.states = message.states;
   for (wire::StateRead& state : report.states) state.end = known(state.end);
+  report.logits = message.logits;
   on_report_(std::move(report));
 }
 

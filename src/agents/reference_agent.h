@@ -30,6 +30,7 @@ class ReferenceAgent final : public Agent {
   base::Status on_frame(std::uint32_t rank, const ipc::Frame& frame);
 
   void start_prefill(const RequestState& request, const cluster::StartPrefill& action) override;
+  void start_audit(model::RequestId id, std::uint32_t rank, const DriftAudit& audit) override;
   void send_embeddings(const RequestState& request, const cluster::SendEmbeddings& action) override;
   void send_target(const RequestState& request, const cluster::SendTarget& action, const std::string& segment,
                    const RequestState::Reservation& room) override;

@@ -41,6 +41,7 @@ struct RequestState {
   std::optional<kv::HitRead> hit;     // what the pool promised last, until the engine says what it read
   kv::HitAccount hit_account;
   std::optional<kv::WindowMode> window_mode;   // of models with a window
+  bool audited = false;                        // if it begins approximate, its drift is measured
   std::vector<wire::StateOffer> state_offers;  // of the same answer; in models with a window
 
   /// Room that decode ranks set aside. By rank: the answer of one that was asked before may come late.

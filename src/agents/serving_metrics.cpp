@@ -1,5 +1,6 @@
 #include "agents/serving_metrics.h"
 
+#include "agents/drift_audits.h"
 #include "agents/shadow_decode.h"
 
 namespace trimtab::agents {
@@ -79,6 +80,7 @@ void describe_metrics(obs::Registry& registry) {
   registry.describe("trimtab_vision_encodings_in_flight", "Images at encoders.");
   registry.describe("trimtab_engine_serving", "1 when every rank of the engine is there.");
   registry.describe("trimtab_decision_log_dropped_bytes", "Log bytes that the disk refused.");
+  DriftAudits::describe_metrics(registry);
   ShadowDecode::describe_metrics(registry);
 }
 

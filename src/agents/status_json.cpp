@@ -119,7 +119,29 @@ json alarms_of(const StatusParts& parts) {
   return alarms;
 }
 
-json states_json(const WindowStates& states) {
+json audits_json(const DriftAudits& audits) {
+  const DriftAudits::Totals& totals = audits.totals();
+  const auto dropped = [&](DriftAudits::Drop why) { return totals.dropped[static_cast<std::size_t>(why)]; };
+  const auto mean = [&](double sum) {
+    return totals.done == 0 ? json() : json(sum / static_cast<double>(totals.done));
+  };
+  return {{"per_1000", audits.per_1000()},
+          {"done", totals.done},
+          {"waiting", audits.waiting()},
+          {"running", audits.running()},
+          {"dropped",
+           {{"full", dropped(DriftAudits::Drop::kFull)},
+            {"old", dropped(DriftAudits::Drop::kOld)},
+            {"failed", dropped(DriftAudits::Drop::kFailed)},
+            {"images", dropped(DriftAudits::Drop::kImages)}}},
+          {"drift_mean", mean(totals.relative_sum)},
+          {"drift_max", totals.relative_max},
+          {"difference_max", totals.largest_max},
+          {"same_token_ratio", mean(static_cast<double>(totals.same_token))},
+          {"computed_tokens", totals.computed_tokens}};
+}
+
+json states_json(const WindowStates& states, const DriftAudits* audits) {
   json machines = json::array();
   for (const WindowStates::MachineLine& line : states.machines()) {
     machines.push_back({{"machine", line.machine},
@@ -128,7 +150,8 @@ json states_json(const WindowStates& states) {
                         {"snapshots", line.snapshots}});
   }
   return {{"mode", states.mode() == kv::WindowMode::kExact ? "exact" : "approximate"},
-          {"machines", std::move(machines)}};
+          {"machines", std::move(machines)},
+          {"audits", audits == nullptr ? json() : audits_json(*audits)}};
 }
 
 }  // namespace
@@ -181,7 +204,7 @@ std::string status_json(const StatusParts& parts) {
       {"stalled_ms", millis(parts.swap_in.stalled.value)},
       {"overlap", step > 0 ? json(1 - static_cast<double>(parts.swap_in.stalled.value) / step) : json()},
       {"thrown_tokens", parts.swap_in.thrown_tokens}};
-  root["window_state"] = parts.states == nullptr ? json() : states_json(*parts.states);
+  root["window_state"] = parts.states == nullptr ? json() : states_json(*parts.states, parts.audits);
   root["encodings_in_flight"] = parts.encodings;
   root["alarms"] = alarms_of(parts);
   root["shadow"] = parts.shadow != nullptr ? shadow_json(*parts.shadow) : json();

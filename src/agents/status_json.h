@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "agents/agent.h"
+#include "agents/drift_audits.h"
 #include "agents/serving_metrics.h"
 #include "agents/shadow_decode.h"
 #include "agents/window_states.h"
@@ -37,6 +38,7 @@ struct StatusParts {
   std::vector<RequestLine> oldest;  // at most kStatusRequestsMax
   const ShadowDecode* shadow = nullptr;
   const WindowStates* states = nullptr;  // of models with a window
+  const DriftAudits* audits = nullptr;
 };
 
 /// `GET /debug/status`:
@@ -52,7 +54,10 @@ struct StatusParts {
 ///    "swap_in": {"requests", "step_ms", "stalled_ms", "overlap" | null, "thrown_tokens"}: computed from
 ///    before
 ///               all of the hit had come; the overlap is 1 - stalled / step,
-///    "window_state": {"mode", "machines": [{"machine", "endpoint", "epoch", "snapshots"}]} | null,
+///    "window_state": {"mode", "machines": [{"machine", "endpoint", "epoch", "snapshots"}],
+///                     "audits": {"per_1000", "done", "waiting", "running", "dropped": {"full", "old",
+///                                "failed", "images"}, "drift_mean" | null, "drift_max", "difference_max",
+///                                "same_token_ratio" | null, "computed_tokens"} | null} | null,
 ///    "pool": {...} | null, "encodings_in_flight", "alarms": [text...], "decision_log": {"dropped_bytes"},
 ///    "shadow": {"decode_policy", "decisions", "changed", "held", "live": {"kv_peak_over_mean",
 ///               "running_peak_over_mean"}, "shadow": {...}, "first_changes": [...]} | null}

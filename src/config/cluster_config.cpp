@@ -124,6 +124,7 @@ void read_rest(StrictTable& root, model::ClusterConfig& out) {
   state.read("mode", out.window_state.mode);
   state.read("machines", out.window_state.machines, 1, 4096);
   state.read("memory_bytes", out.window_state.memory_bytes, 1 << 20, 64 * kTebibyte);
+  state.read("audits_per_1000", out.window_state.audits_per_1000, 0, 1'000);
   if (out.window_state.mode != "approximate" && out.window_state.mode != "exact") {
     state.reject("mode",
                  fmt::format("window_state.mode = \"{}\": approximate or exact", out.window_state.mode));
@@ -272,6 +273,8 @@ void put_window_state(std::string& out, const model::WindowStateConfig& state) {
           "layers)");
   put_key(out, "machines", number(state.machines), "stores of snapshots; engines are spread over them");
   put_key(out, "memory_bytes", number(state.memory_bytes), "of each");
+  put_key(out, "audits_per_1000", number(state.audits_per_1000),
+          "approximate hits whose drift is measured, computed again when prefill is idle; 0: none");
 }
 
 }  // namespace

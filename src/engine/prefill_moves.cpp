@@ -123,7 +123,7 @@ void PrefillRank::store_new_blocks(Request& request, std::int64_t before) {
   const auto first = static_cast<std::size_t>(before / model::kBlockTokens);
   const auto last =
       std::min(static_cast<std::size_t>(request.computed / model::kBlockTokens), request.start.keys.size());
-  if (first >= last) return;
+  if (first >= last || request.is_truth()) return;
   const auto& keys = request.start.keys;
   const auto blocks = tables_.blocks(request.start.id).subspan(first, last - first);
   MoveJob job;

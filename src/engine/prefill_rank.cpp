@@ -271,13 +271,15 @@ void PrefillRank::complete(Request& request, std::span<const float> logits) {
   const wire::PrefillStart& start = request.start;
   request.done.first_token = sample(logits, start.sampling, start.tokens.size());
   if (config_.logits_checksums) request.done.logits_checksum = base::checksum_of(logits);
+  const bool kept = start.window.audit == wire::DriftAudit::kKeep && request.drifts;
+  if (kept || request.is_truth()) request.done.logits.assign(logits.begin(), logits.end());
   request.stage = Stage::kComputed;
   if (std::find(start.stop_tokens.begin(), start.stop_tokens.end(), request.done.first_token) !=
       start.stop_tokens.end()) {
     request.done.finish = model::FinishReason::kStop;
     return store_then_finish(request);
   }
-  if (start.hand_over == 0) return store_then_finish(request);
+  if (start.hand_over == 0 || request.is_truth()) return store_then_finish(request);
   if (request.target) hand_over(request);
 }
 

@@ -66,6 +66,8 @@ class PrefillRank final : public RankRole {
     std::vector<float> rows;  // [tokens][hidden]; empty until the encoder's answer came
   };
   struct Request {
+    /// Computed a second time, to see how far the first time's logits were off: it leaves nothing behind.
+    bool is_truth() const { return start.window.audit == wire::DriftAudit::kTruth; }
     wire::PrefillStart start;
     std::uint64_t stay =
         0;  // tells it from an earlier stay of the same id, whose stores may still be under way
@@ -85,7 +87,8 @@ class PrefillRank final : public RankRole {
     std::int64_t kv_present = 0;  // tokens whose block KV came from the pool: not written again, not stored
     std::vector<SnapshotCopy> copies;            // of the step that is being planned
     std::vector<std::vector<std::byte>> copied;  // what they point to
-    bool ending = false;                         // aborted or failed: freed when the last job is back
+    bool drifts = false;  // the hit began without the state that it needs (approximate)
+    bool ending = false;  // aborted or failed: freed when the last job is back
     std::optional<wire::RequestFailed> failure;  // said then; otherwise Released
   };
 

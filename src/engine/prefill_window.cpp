@@ -23,12 +23,12 @@ void PrefillRank::begin_window(Request& request, std::uint32_t blocks) {
   };
   std::vector<std::uint32_t> snapshots;
   for (const wire::StateOffer& offer : said.offers)
-    if (!tried(offer.blocks)) snapshots.push_back(offer.blocks);
+    if (!request.is_truth() && !tried(offer.blocks)) snapshots.push_back(offer.blocks);
   kv::HitQuery query;
   query.prompt_tokens = static_cast<std::int64_t>(request.start.tokens.size());
   query.matched_blocks = blocks;
   query.snapshots = snapshots;
-  query.mode = said.exact != 0 ? kv::WindowMode::kExact : kv::WindowMode::kApproximate;
+  query.mode = said.exact != 0 || request.is_truth() ? kv::WindowMode::kExact : kv::WindowMode::kApproximate;
   const kv::Hit hit = kv::decide_hit(query, state_->layout);
   const auto start = static_cast<std::uint32_t>(hit.tokens.value / model::kBlockTokens);
   for (const Image& image : request.images) {
@@ -38,6 +38,7 @@ void PrefillRank::begin_window(Request& request, std::uint32_t blocks) {
                   "the hit shrank behind an image whose embeddings were not asked for");
   }
   const std::uint32_t slot = *admission_.slot_of(request.start.id);
+  request.drifts = !hit.exact;
   request.kv_present = hit.block_kv_blocks * model::kBlockTokens;
   if (hit.snapshot_blocks == 0) {
     state_->arena.set_from(slot, hit.tokens.value);
@@ -92,6 +93,7 @@ void PrefillRank::plan_window(Request& request, Segment& segment) {
   segment.window.from = state_->arena.from(slot);
   request.copies.clear();
   request.copied.clear();
+  if (request.is_truth()) return;
   const std::int64_t end = segment.start + static_cast<std::int64_t>(segment.tokens.size());
   for (std::int64_t position = (segment.start / model::kBlockTokens + 1) * model::kBlockTokens;
        position <= end; position += model::kBlockTokens) {

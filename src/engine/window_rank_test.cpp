@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <numeric>
+#include <thread>
 
 #include "base/hash.h"
 #include "engine/local_model.h"
@@ -10,6 +12,8 @@
 #include "engine/rank_state.h"
 #include "engine/sampler.h"
 #include "engine/tiny_gguf.h"
+#include "kv/logits_drift.h"
+#include "kv_pool/pool_client.h"
 #include "kv_state/snapshot_server.h"
 #include "kv_state/state_host.h"
 
@@ -70,6 +74,25 @@ class WindowRankTest : public testing::Test {
     ASSERT_TRUE(kv::copy_window_out(ring_, model_->ring(), blocks * 128, blocks * 128, content));
     ASSERT_TRUE(store_.put(
         kv::snapshot_name(keys, blocks, kv::layout_key(ring_, kv_state::kReferenceElement)), content));
+  }
+
+  /// The prompt's last logits in one process, when `blocks` of it hit and the computation begins one block
+  /// before their end without a window state.
+  std::vector<float> approximate_row(const std::vector<std::int32_t>& prompt, std::int64_t blocks) {
+    EXPECT_TRUE(model_->run(prompt));  // the blocks' KV
+    std::vector<std::uint32_t> table(model_->arena().blocks());
+    std::iota(table.begin(), table.end(), 0U);
+    Segment segment;
+    segment.start = (blocks - 1) * 128;
+    segment.tokens = std::span(prompt).subspan(static_cast<std::size_t>(segment.start));
+    segment.blocks = table;
+    segment.window.ring = model_->ring();
+    segment.window.from = segment.start;
+    segment.kv_present = blocks * 128;
+    segment.wants_logits = true;
+    EXPECT_TRUE(model_->step({&segment, 1}));
+    const auto row = model_->forward().logits(0);
+    return {row.begin(), row.end()};
   }
 
   std::string path_;
@@ -162,6 +185,21 @@ TEST_F(WindowRankTest, AHitBeginsFromASnapshotAndFallsBackAsItsModeSays) {
   EXPECT_THAT(harness.stop(), Each(0));
 }
 
+// Snapshots go to a process that may be stopped or swapped out; hand-overs go through the same thread.
+TEST_F(WindowRankTest, AStoreThatDoesNotReadHoldsNobodyUp) {
+  RankHarness harness(setup_);
+  ASSERT_TRUE(harness.start());
+  const std::string runtime = std::filesystem::path(harness.kv_socket()).parent_path().string();
+  auto listener = ipc::Listener::bind(kv_state::keep_socket_path(runtime, 0));
+  ASSERT_TRUE(listener);
+  RankHarness::Ask ask;
+  ask.tokens = TinyGguf::tokens(1000, 3);  // its seven snapshots are more than a socket takes in
+  ask.output_limit = 3;
+  for (std::uint64_t id = 1; id <= 3; ++id)
+    EXPECT_EQ(harness.run(RequestId{id}, ask).checksums, reference(ask));
+  EXPECT_THAT(harness.stop(), Each(0));
+}
+
 TEST_F(WindowRankTest, AStateUnderAnotherRequestsNameIsNotTaken) {
   ASSERT_NO_FATAL_FAILURE(serve_states());
   RankHarness harness(setup_);
@@ -178,6 +216,161 @@ TEST_F(WindowRankTest, AStateUnderAnotherRequestsNameIsNotTaken) {
   const auto answer = harness.run(RequestId{2}, ask);
   EXPECT_EQ(answer.checksums, expected);
   EXPECT_EQ(answer.prefill.hit_tokens, 128U);
+  EXPECT_THAT(harness.stop(), Each(0));
+}
+
+/// `blocks` of the prompt are in the pool and no state of it is anywhere.
+RankHarness::Ask audited(const RankHarness::Ask& ask, std::uint32_t blocks, wire::DriftAudit audit) {
+  RankHarness::Ask again = ask;
+  again.hit_blocks = blocks;
+  again.window = {blocks, 0, {}, audit};
+  return again;
+}
+
+TEST_F(WindowRankTest, AnAuditSaysTheRowsOfBothWays) {
+  RankHarness harness(setup_);
+  ASSERT_TRUE(harness.start());
+  RankHarness::Ask ask;
+  ask.tokens = TinyGguf::tokens(1000, 3);
+  ask.output_limit = 3;
+  const auto expected = reference(ask);
+  EXPECT_EQ(harness.run(RequestId{1}, ask).checksums, expected);
+
+  const auto drifted = harness.run(RequestId{2}, audited(ask, 7, wire::DriftAudit::kKeep));
+  EXPECT_EQ(drifted.failure, "");
+  EXPECT_EQ(drifted.prefill.hit_tokens, 896U - 128U);
+  EXPECT_EQ(drifted.prefill.handed_blocks, 8U) << "it is served like any other";
+  EXPECT_EQ(drifted.prefill.logits, approximate_row(ask.tokens, 7));
+  EXPECT_EQ(drifted.checksums, harness.run(RequestId{3}, audited(ask, 7, wire::DriftAudit::kNone)).checksums);
+
+  // Exact although the mode says approximate; at once, although it was told to wait for a place.
+  harness.start_prefill(RequestId{4}, audited(ask, 7, wire::DriftAudit::kTruth));
+  const auto truth = harness.wait_for<wire::PrefillDone>(RankHarness::prefill(0), RequestId{4});
+  ASSERT_TRUE(truth);
+  EXPECT_EQ(truth->hit_tokens, 896U - 512U);
+  EXPECT_EQ(truth->fetched_blocks, 7U);
+  EXPECT_EQ(truth->stored_blocks, 0U);
+  EXPECT_EQ(truth->handed_blocks, 0U);
+  const auto row = model_->run(ask.tokens, 10'000);
+  ASSERT_TRUE(row);
+  EXPECT_EQ(truth->logits, *row);
+  const auto drift = kv::logits_drift(truth->logits, drifted.prefill.logits);
+  ASSERT_TRUE(drift);
+  EXPECT_GT(drift->relative, 0);
+  EXPECT_EQ(drift->relative, kv::logits_drift(*row, approximate_row(ask.tokens, 7))->relative);
+  EXPECT_THAT(harness.stop(), Each(0));
+}
+
+TEST_F(WindowRankTest, ARowIsKeptOfHitsThatDriftOnly) {
+  ASSERT_NO_FATAL_FAILURE(serve_states());
+  RankHarness harness(setup_);
+  ASSERT_TRUE(harness.start());
+  RankHarness::Ask ask;
+  ask.tokens = TinyGguf::tokens(1000, 3);
+  ask.output_limit = 1;
+  const auto miss = harness.run(RequestId{1}, audited(ask, 0, wire::DriftAudit::kKeep));
+  EXPECT_TRUE(miss.prefill.logits.empty());
+  put_state(ask.tokens, 7, harness.keys(ask));
+  auto with_state = audited(ask, 7, wire::DriftAudit::kKeep);
+  with_state.window.offers = {{7, {holder()}}};
+  const auto state = harness.run(RequestId{2}, with_state);
+  EXPECT_EQ(state.prefill.hit_tokens, 896U);
+  EXPECT_TRUE(state.prefill.logits.empty());
+  auto exact = audited(ask, 7, wire::DriftAudit::kKeep);
+  exact.window.exact = 1;
+  EXPECT_TRUE(harness.run(RequestId{3}, exact).prefill.logits.empty());
+  // One block alone is computed from the prompt's start: exact, whatever the mode.
+  EXPECT_TRUE(harness.run(RequestId{4}, audited(ask, 1, wire::DriftAudit::kKeep)).prefill.logits.empty());
+  // The truth is found without a state, even with one at hand.
+  with_state.window.audit = wire::DriftAudit::kTruth;
+  harness.start_prefill(RequestId{5}, with_state);
+  const auto truth = harness.wait_for<wire::PrefillDone>(RankHarness::prefill(0), RequestId{5});
+  ASSERT_TRUE(truth);
+  EXPECT_EQ(truth->hit_tokens, 896U - 512U);
+  EXPECT_TRUE(truth->states.empty());
+  EXPECT_EQ(truth->logits_checksum, miss.checksums.front());
+  EXPECT_THAT(harness.stop(), Each(0));
+}
+
+TEST_F(WindowRankTest, AnAuditStoresNothing) {
+  RankHarness harness(setup_);
+  ASSERT_TRUE(harness.start());
+  RankHarness::Ask known, ask, other;
+  ask.tokens = TinyGguf::tokens(1000, 3);
+  known.tokens.assign(ask.tokens.begin(), ask.tokens.begin() + 400);
+  other.tokens = TinyGguf::tokens(300, 9);
+  known.output_limit = other.output_limit = 1;
+  EXPECT_EQ(harness.run(RequestId{1}, known).failure, "");
+  auto pool = kv_pool::PoolClient::connect(harness.kv_socket(), base::Nanos{5'000'000'000});
+  ASSERT_TRUE(pool);
+  for (int tries = 0; tries < 500 && pool->match(harness.keys(known))->blocks < 3; ++tries) usleep(10'000);
+  // This test is the machine's store of states from now on.
+  const std::string runtime = std::filesystem::path(harness.kv_socket()).parent_path().string();
+  auto listener = ipc::Listener::bind(kv_state::keep_socket_path(runtime, 0));
+  ASSERT_TRUE(listener);
+  std::size_t states = 0;
+  std::thread store([&] {
+    auto accepted = listener->accept(base::Nanos{30'000'000'000});
+    if (!accepted || !*accepted) return;
+    ipc::Channel rank(**accepted);
+    while (true) {
+      const auto frame = rank.receive(base::Nanos{30'000'000'000});
+      if (!frame || !*frame) return;
+      ++states;
+    }
+  });
+
+  harness.start_prefill(RequestId{2}, audited(ask, 3, wire::DriftAudit::kTruth));
+  const auto truth = harness.wait_for<wire::PrefillDone>(RankHarness::prefill(0), RequestId{2});
+  EXPECT_EQ(truth.value_or(wire::PrefillDone{}).computed_tokens, 1000U) << "four blocks back is its start";
+  EXPECT_EQ(truth.value_or(wire::PrefillDone{}).stored_blocks, 0U);
+  // What was stored before what another request stores would be there by then.
+  EXPECT_EQ(harness.run(RequestId{3}, other).prefill.stored_blocks, 2U);
+  for (int tries = 0; tries < 500 && pool->match(harness.keys(other))->blocks < 2; ++tries) usleep(10'000);
+  EXPECT_EQ(pool->match(harness.keys(other))->blocks, 2U);
+  EXPECT_EQ(pool->match(harness.keys(ask))->blocks, 3U);
+  EXPECT_THAT(harness.stop(), Each(0));
+  store.join();
+  EXPECT_EQ(states, 2U) << "those of the other request, and no other";
+}
+
+TEST_F(WindowRankTest, AuditsLeaveNothingBehindWhereverTheyEnd) {
+  RankHarness harness(setup_);
+  ASSERT_TRUE(harness.start());
+  RankHarness::Ask ask;
+  ask.tokens = TinyGguf::tokens(1000, 3);
+  ask.output_limit = 2;
+  const auto expected = reference(ask);
+  EXPECT_EQ(harness.run(RequestId{1}, ask).checksums, expected);
+  // More than a rank has slots (39): queued, fetching, computing, done.
+  const auto place = RankHarness::prefill(0);
+  std::uint64_t id = 1;
+  for (std::uint32_t round = 0; round < 15; ++round) {
+    const std::uint64_t first = id + 1;
+    for (int i = 0; i < 4; ++i)
+      harness.start_prefill(RequestId{++id}, audited(ask, 7, wire::DriftAudit::kTruth));
+    usleep(3'000 * (round % 5));
+    for (std::uint64_t each = first; each <= id; ++each) harness.send(place, wire::Abort{RequestId{each}});
+    for (std::uint64_t each = first; each <= id; ++each)
+      ASSERT_TRUE(harness.wait_for<wire::Released>(place, RequestId{each}));
+  }
+  // The pool has none of these blocks: all is computed, and said to be.
+  RankHarness::Ask lost;
+  lost.tokens = TinyGguf::tokens(700, 77);
+  harness.start_prefill(RequestId{++id}, audited(lost, 5, wire::DriftAudit::kTruth));
+  const auto truth = harness.wait_for<wire::PrefillDone>(place, RequestId{id});
+  ASSERT_TRUE(truth);
+  EXPECT_EQ(truth->fetched_blocks, 0U);
+  EXPECT_EQ(truth->fetch, wire::FetchEnd::kGone);
+  EXPECT_EQ(truth->logits, *model_->run(lost.tokens, 10'000));
+  const auto free = [&] {
+    harness.send(place, wire::Abort{RequestId{1'000'000}});
+    const auto released = harness.wait_for<wire::Released>(place, RequestId{1'000'000});
+    return released ? released->blocks_free : 0U;
+  };
+  for (int tries = 0; tries < 500 && free() < harness.hello(place).blocks_total; ++tries) usleep(10'000);
+  EXPECT_EQ(free(), harness.hello(place).blocks_total);
+  EXPECT_EQ(harness.run(RequestId{++id}, ask).checksums, expected);
   EXPECT_THAT(harness.stop(), Each(0));
 }
 

@@ -102,8 +102,24 @@ struct SwapInEntry {
   }
 };
 
+/// A request whose hit began approximate, computed a second time, exactly: how far its first token's logits
+/// were off (kv::LogitsDrift). Comes after the token, often after the end.
+struct DriftEntry {
+  RequestId request;
+  Nanos at;
+  double relative = 0, largest = 0;   // in units of the spread of the logits
+  std::uint8_t same_token = 0;        // 1: the most likely token is the same
+  std::uint32_t computed_tokens = 0;  // by the second computation
+  template <class A>
+  void visit(A& a) {
+    a(request, at, relative, largest, same_token, computed_tokens);
+  }
+};
+
 struct Entry {
-  std::variant<cluster::Record, NameEntry, TokenEntry, ImageEntry, BlocksEntry, HitEntry, SwapInEntry> body;
+  std::variant<cluster::Record, NameEntry, TokenEntry, ImageEntry, BlocksEntry, HitEntry, SwapInEntry,
+               DriftEntry>
+      body;
 
   RequestId request() const {
     return std::visit([](const auto& e) { return e.request; }, body);

@@ -99,6 +99,7 @@ std::vector<Entry> life(std::uint64_t id, const std::string& name) {
   list.push_back({BlocksEntry{RequestId{id}, ms * 61, 8, 25}});
   list.push_back({HitEntry{RequestId{id}, ms * 61, "stale", 2048, 1024, 1152, 128, 1}});
   list.push_back({SwapInEntry{RequestId{id}, ms * 61, 24'000'000, 2'000'000, 1056}});
+  list.push_back({DriftEntry{RequestId{id}, ms * 90, 0.125, 0.5, 1, 2560}});
   list.push_back(
       record(id, 62, cluster::DecodeStartRecord{{EngineId{0}, 1}, TokenCount{3105}, TokenCount{63}}));
   list.push_back(token(id, 61, 1));
@@ -205,6 +206,8 @@ TEST_F(DecisionLogTest, ExplainTellsTheJourneyInTheWordsOfTheDecisions) {
                             "; 128 tokens computed again for their window (approximate)",
                             "it waited for layers 2.0 ms of 24 ms",
                             "1056 tokens were computed in vain",
+                            "without approximation (2560 tokens): the first token's logits were off by 0.125",
+                            "(the furthest by 0.5); the most likely token was the same",
                             "8 stored in the pool",
                             "25 handed over",
                             "first token after",
@@ -229,6 +232,8 @@ TEST_F(DecisionLogTest, JsonHasTheSameFigures) {
   EXPECT_EQ(j["summary"]["tier"], 2);
   EXPECT_EQ(j["tokens"], (std::vector<int>{1, 2, 3}));
   EXPECT_EQ(j["checksums"][2], "abcdef0000000003");
+  EXPECT_EQ(j["drift"]["relative"], 0.125);
+  EXPECT_EQ(j["drift"]["same_token"], true);
   const auto lease = std::find_if(j["events"].begin(), j["events"].end(),
                                   [](const auto& e) { return e["kind"] == "lease"; });
   ASSERT_NE(lease, j["events"].end());

@@ -24,6 +24,7 @@ struct Parts {
   std::uint32_t stored_blocks = 0, handed_blocks = 0;
   std::vector<const HitEntry*> hits;
   std::vector<const SwapInEntry*> swaps;
+  const DriftEntry* drift = nullptr;
   std::int64_t submitted_unix_ns = 0;
   std::optional<Nanos> start;
 
@@ -46,6 +47,7 @@ struct Parts {
   void take(const ImageEntry& image) { images.push_back(&image); }
   void take(const HitEntry& hit) { hits.push_back(&hit); }
   void take(const SwapInEntry& swap) { swaps.push_back(&swap); }
+  void take(const DriftEntry& measured) { drift = &measured; }
   void take(const BlocksEntry& blocks) {
     stored_blocks += blocks.stored;
     handed_blocks += blocks.handed;
@@ -144,6 +146,23 @@ std::string swap_in_text(const SwapInEntry& swap) {
   return text + "\n";
 }
 
+json drift_json(const DriftEntry* drift) {
+  if (drift == nullptr) return nullptr;
+  return {{"relative", drift->relative},
+          {"largest", drift->largest},
+          {"same_token", drift->same_token != 0},
+          {"computed_tokens", drift->computed_tokens}};
+}
+
+std::string drift_text(const DriftEntry& drift) {
+  return fmt::format(
+      "  drift: computed a second time without approximation ({} tokens): the first token's logits were off "
+      "by "
+      "{:.3g} of their spread (the furthest by {:.3g}); the most likely token was {}\n",
+      drift.computed_tokens, drift.relative, drift.largest,
+      drift.same_token != 0 ? "the same" : "another one");
+}
+
 json image_json(const ImageEntry& image) {
   return {{"image", image.image},
           {"rows", image.rows},
@@ -162,6 +181,7 @@ void write_tokens(std::string& text, const Parts& parts) {
   }
   for (const HitEntry* hit : parts.hits) text += hit_text(*hit);
   for (const SwapInEntry* swap : parts.swaps) text += swap_in_text(*swap);
+  if (parts.drift != nullptr) text += drift_text(*parts.drift);
   fmt::format_to(out, "  blocks: {} stored in the pool by prefill, {} handed over to decode\n",
                  parts.stored_blocks, parts.handed_blocks);
   fmt::format_to(out, "  {} tokens", parts.tokens.size());
@@ -219,6 +239,7 @@ std::string explain_json(const LoggedRequest& request) {
   }
   root["hit"] = hit_json(parts);
   root["swap_in"] = swap_in_json(parts);
+  root["drift"] = drift_json(parts.drift);
   root["tokens"] = json::array();
   root["checksums"] = json::array();
   root["token_at_ms"] = json::array();

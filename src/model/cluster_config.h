@@ -85,6 +85,7 @@ struct WindowStateConfig {
   std::string mode = "approximate";         // approximate | exact: what a missing snapshot costs
   std::uint32_t machines = 1;               // stores, a process each; engines are spread over them by number
   std::int64_t memory_bytes = 256LL << 20;  // of each
+  std::int64_t audits_per_1000 = 10;        // of approximate hits, computed again exactly when idle; 0: none
 };
 
 struct ModelConfig {

@@ -221,10 +221,11 @@ struct PrefillDone {
   std::uint32_t thrown_tokens = 0;   // computed in vain, because a layer did not come; in no other count
   std::uint32_t fetched_blocks = 0;  // read from the pool; in models with a window more than the hit has
   std::vector<StateRead> states;     // of the offered ones, those that it tried, in order
+  std::vector<float> logits;         // of the prompt's last token, when the audit asks for them
   template <class A>
   void visit(A& a) {
     a(id, first_token, logits_checksum, hit_tokens, computed_tokens, stored_blocks, handed_blocks, finish,
-      fetch, swap_step_ns, swap_stalled_ns, thrown_tokens, fetched_blocks, states);
+      fetch, swap_step_ns, swap_stalled_ns, thrown_tokens, fetched_blocks, states, logits);
   }
 };
 

@@ -109,6 +109,7 @@ class ClusterFixture : public ::testing::Test {
     ClusterBackendOptions o;
     o.config = config;
     o.profile = fake_profile();
+    o.profile.kv = kv;
     o.runtime_dir = folder;
     o.shm_dir = folder;
     o.log_dir = folder + "/log";
@@ -243,6 +244,7 @@ class ClusterFixture : public ::testing::Test {
 
   std::string folder;
   model::ClusterConfig config;
+  model::KvLayout kv;  // of the profile
   boost::asio::io_context context;
   ipc::SteadyClock clock;
   obs::Registry registry;

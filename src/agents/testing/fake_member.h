@@ -53,6 +53,8 @@ class FakeMember {
   std::int64_t swap_step_ns = 0, swap_stalled_ns = 0;
   std::uint32_t thrown_tokens = 0;
   std::uint32_t chunk_tokens = 100'000;
+  /// Prefill: the rows of logits that it says of a hit that began approximate, and of the exact run over it.
+  std::vector<float> drifted_logits, true_logits;
   std::uint64_t prefill_starts = 0, prefill_tokens = 0, decode_starts = 0, encodes = 0, aborts = 0,
                 shutdowns = 0;
   std::vector<wire::PrefillStart> started;  // prefill

@@ -236,6 +236,14 @@ void FakeMember::finish(const Prefill& p) {
   done.swap_stalled_ns = swap_stalled_ns;
   done.thrown_tokens = thrown_tokens;
   done.stored_blocks = done.computed_tokens / 128;
+  const wire::WindowHit& window = p.start.window;
+  done.fetched_blocks = std::min(window.kv_blocks, fetch_blocks_most.value_or(window.kv_blocks));
+  if (window.audit == wire::DriftAudit::kTruth) {
+    done.stored_blocks = 0;
+    done.logits = true_logits;
+  } else if (window.audit == wire::DriftAudit::kKeep && window.exact == 0 && done.hit_tokens > 0) {
+    done.logits = drifted_logits;  // the tests offer no states
+  }
   if (p.target) done.handed_blocks = static_cast<std::uint32_t>((p.start.tokens.size() + 127) / 128);
   const auto& stops = p.start.stop_tokens;
   if (std::find(stops.begin(), stops.end(), done.first_token) != stops.end())
