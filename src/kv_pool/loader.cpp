@@ -130,8 +130,7 @@ base::Status Loader::open_tier(std::uint64_t& blocks) {
   tier.places = places_;
   tier.clock = &clock_;
   const std::uint64_t share = directory_share(options_.targets, options_.file_bytes);
-  const std::uint64_t shard_bytes = layout->shard_bytes;
-  tier.open_target = [this, share, shard_bytes](const std::string& place) {
+  tier.open_target = [this, share, shard_bytes = layout->shard_bytes](const std::string& place) {
     // Passwords are in the list, never in the map. It must not wait: one thread serves everybody.
     const auto named = std::ranges::find(places_, place);
     const std::string& spec =

@@ -149,22 +149,6 @@ TEST(StripedStoreTest, TwoSlowTargetsCostAHedgeAndNoMore) {
   EXPECT_LE(fleet.store->counters().hedges, 50U);
 }
 
-TEST(StripedStoreTest, WhereAllShardsLieAtOneTargetTenAreAskedForAndNoHedge) {
-  Fleet fleet(1);
-  ASSERT_EQ(fleet.write(1), Kind::kWritten);
-  fleet.settle();
-  constexpr std::uint64_t kPieces = 2;
-  const auto asked = [&] { return fleet.store->channels().counters().requests; };
-  std::uint64_t before = asked();
-  ASSERT_EQ(fleet.read(1), block_of(1, fleet.block_bytes()));
-  EXPECT_EQ(asked() - before, kPieces * kv_code::kData);
-  fleet.targets[0]->faults.slow = base::Nanos{30'000'000};
-  before = asked();
-  ASSERT_EQ(fleet.read(1), block_of(1, fleet.block_bytes()));
-  EXPECT_EQ(asked() - before, kPieces * kv_code::kData) << "no hedge: it would be as slow";
-  EXPECT_EQ(fleet.store->counters().hedges, 0U);
-}
-
 TEST(StripedStoreTest, DamageIsReadAroundCountedAndMended) {
   Fleet fleet(12);
   for (std::uint64_t n = 0; n < 30; ++n) ASSERT_EQ(fleet.write(n), Kind::kWritten);
