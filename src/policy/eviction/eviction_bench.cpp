@@ -106,6 +106,27 @@ void hit_rate(benchmark::State& state, const std::string& name, const std::strin
       static_cast<double>(replayed.written) / static_cast<double>(replayed.asked);
 }
 
+/// What a policy is told, and what that is worth.
+void told(benchmark::State& state, const std::string& name, const std::string& trace,
+          const std::string& how) {
+  const Prompts* prompts = recorded(trace);
+  if (prompts == nullptr) return state.SkipWithError("TRIMTAB_DATA names no folder of recorded traces");
+  const auto capacity = static_cast<std::int64_t>(prompts->unique()) * state.range(0) / 100;
+  const auto room = static_cast<std::uint64_t>(capacity);
+  Settings settings;
+  settings.capacity_blocks = capacity;
+  Replayed replayed;
+  for (auto _ : state) {
+    const auto policy = make_policy(name, settings).value();
+    if (how == "at_once_no_answers") {
+      replayed = replay(*prompts, *policy, room, false);
+    } else {
+      replayed = replay_served(*prompts, *policy, room, {how == "served", how != "served_blocks_only"});
+    }
+  }
+  state.counters["hit_rate"] = replayed.ratio();
+}
+
 /// Every second of the agentic trace's conversations, from the first or from the second on. Only so many of
 /// the trace (TRIMTAB_CONVERSATIONS; all without it), since a pass over all of it takes a minute.
 const Prompts* half_of_agentic(std::int64_t half) {
@@ -161,6 +182,20 @@ const bool registered = [] {
       auto* bench =
           benchmark::RegisterBenchmark(("hit_rate/" + trace + "/" + name + "/percent").c_str(),
                                        [=](benchmark::State& state) { hit_rate(state, name, trace); });
+      bench->Arg(2)->Arg(5)->Arg(10)->Iterations(1)->Unit(benchmark::kMillisecond);
+    }
+  }
+  for (const std::string trace : {"mooncake_conversation", "agentic"}) {
+    for (const auto& [name, how] : std::initializer_list<std::pair<std::string, std::string>>{
+             {"hit_density", "at_once_no_answers"},
+             {"lru", "served_blocks_only"},
+             {"hit_density", "served_blocks_only"},
+             {"lru", "served"},
+             {"hit_density", "served_no_answers"},
+             {"hit_density", "served"}}) {
+      auto* bench =
+          benchmark::RegisterBenchmark(("told/" + trace + "/" + how + "/" + name + "/percent").c_str(),
+                                       [=](benchmark::State& state) { told(state, name, trace, how); });
       bench->Arg(2)->Arg(5)->Arg(10)->Iterations(1)->Unit(benchmark::kMillisecond);
     }
   }

@@ -83,16 +83,21 @@ void HitDensity::arrive(const Access& access) {
   if (telling_ && asked_ != now_) end_request();
 }
 
+Traits HitDensity::traits_of(const Access& access) {
+  const std::int64_t blocks = access.prompt_blocks, known = access.known_blocks;
+  Traits traits;
+  traits.added = added_bucket(std::max<std::int64_t>(blocks - known, 0));
+  traits.prompt = prompt_bucket(blocks);
+  return traits;
+}
+
 void HitDensity::begin_request(const Access& access) {
   end_request();
   telling_ = true;
   ++request_;
   asked_ = now_;
   last_ = kNoSlot;
-  const std::int64_t blocks = access.prompt_blocks, known = access.known_blocks;
-  traits_ = Traits{};
-  traits_.added = added_bucket(std::max<std::int64_t>(blocks - known, 0));
-  traits_.prompt = prompt_bucket(blocks);
+  traits_ = traits_of(access);
 }
 
 void HitDensity::end_request() {
@@ -108,6 +113,8 @@ void HitDensity::end_request() {
     run.traits.children = children_bucket(states_[run.end].children);
     judge(id, run.asked);
   }
+  Earlier& over = earlier(asked_);
+  over = {traits_, request_, opened_.empty() ? kNoRun : opened_.back(), asked_};
   opened_.clear();
   compare_shadows();
 }
@@ -138,7 +145,7 @@ void HitDensity::compare_shadows() {
 /// As LRU does: a request's end is older than its begin.
 void HitDensity::place_recent(Slot slot) {
   const Slot parent = entry(slot).parent;
-  if (parent != kNoSlot && states_[parent].last == now_) {
+  if (parent != kNoSlot && states_[parent].last == states_[slot].last) {
     recency_.push_behind(parent, slot);
   } else {
     recency_.push(slot);
@@ -189,35 +196,43 @@ HitDensity::RunId HitDensity::run_for(Slot slot, std::uint8_t gap) {
 void HitDensity::touch(Slot slot, Nanos gap, const Access& access) {
   State& state = states_[slot];
   const Slot parent = entry(slot).parent;
-  if (state.leads && learned_) {
-    odds_.used(state.key, now_);
-    odds_.used(later_key(state.key), now_);
-    state.leads = false;
-  }
+  ends_episode(state, now_);
   if (!telling_ || parent == kNoSlot || parent != last_) {
     if (gap.value < 0 && joins_saved(slot, access)) return;
     begin_request(access);
   }
-  const std::uint8_t gap_now = gap_bucket(gap);
   if (gap.value >= 0) {
-    const std::uint32_t pace = age_bucket(gap) * 8 + 1;
-    state.pace = static_cast<std::uint8_t>(state.pace == 0 ? pace : (state.pace * 3U + pace) / 4);
-    // The last known block speaks for the request.
-    traits_.turn = uses_bucket(state.children > kSharedFrom ? 0 : state.uses);
-    traits_.since = gap_now;
-    traits_.pace = static_cast<std::uint8_t>(std::min<std::uint32_t>(state.pace / 12U, kPaces - 1));
-    traits_.answer_before = state.answer;
+    speak_for(traits_, state, gap);
   } else if (last_ != kNoSlot) {
     state.pace = states_[last_].pace;
   }
   state.answer = 0;
   state.last = now_;
   if (state.run != kNoRun) take_out(slot);
-  append(slot, run_for(slot, gap_now));
+  append(slot, run_for(slot, gap_bucket(gap)));
   last_ = slot;
 }
 
+/// It was used again, or stored again, after which nobody waits for its use any more.
+void HitDensity::ends_episode(State& state, Nanos now) {
+  if (!state.leads || !learned_) return;
+  odds_.used(state.key, now);
+  odds_.used(later_key(state.key), now);
+  state.leads = false;
+}
+
+/// The last known block speaks for the request.
+void HitDensity::speak_for(Traits& request, State& state, Nanos gap) const {
+  const std::uint32_t pace = age_bucket(gap) * 8 + 1;
+  state.pace = static_cast<std::uint8_t>(state.pace == 0 ? pace : (state.pace * 3U + pace) / 4);
+  request.turn = uses_bucket(state.children > kSharedFrom ? 0 : state.uses);
+  request.since = gap_bucket(gap);
+  request.pace = static_cast<std::uint8_t>(std::min<std::uint32_t>(state.pace / 12U, kPaces - 1));
+  request.answer_before = state.answer;
+}
+
 void HitDensity::on_stored(Slot slot, const Block& block, const Access& access) {
+  const bool late = access.now < now_;
   arrive(access);
   if (slot >= states_.size()) states_.resize(std::size_t{slot} + 1);
   State& state = states_[slot];
@@ -233,35 +248,40 @@ void HitDensity::on_stored(Slot slot, const Block& block, const Access& access) 
     state.uses = one_more(ghost->uses);
     state.pace = ghost->pace;
     state.answer = ghost->answer;
-    gap = now_ - ghost->last;
+    gap = std::max(access.now - ghost->last, Nanos{0});
   }
   if (block.parent != kNoSlot) {
     states_[block.parent].children = one_more(states_[block.parent].children);
     if (states_[block.parent].children <= kSharedFrom) state.line = states_[block.parent].line;
-    leave_behind(block.parent, slot);
+    leave_behind(block.parent, slot, access.now);
   }
-  touch(slot, gap, access);
+  late ? touch_late(slot, gap, access) : touch(slot, gap, access);
   place_recent(slot);
   tell_shadows(slot, access);
 }
 
 void HitDensity::on_used(Slot slot, const Access& access) {
+  const bool late = access.now < now_;
   arrive(access);
   states_[slot].uses = one_more(states_[slot].uses);
-  touch(slot, now_ - states_[slot].last, access);
-  recency_.remove(slot);
-  place_recent(slot);
+  const Nanos gap = access.now - states_[slot].last;
+  // A request that came later has used it already: its word counts.
+  if (!late || gap.value > 0) {
+    late ? touch_late(slot, gap, access) : touch(slot, gap, access);
+    recency_.remove(slot);
+    place_recent(slot);
+  }
   tell_shadows(slot, access);
 }
 
 /// The parent got a new block behind it: what hung there before is not what followed. A run is marked once a
 /// use, so marking costs no more than using. A prefix that strangers share leaves nobody behind.
-void HitDensity::leave_behind(Slot parent, Slot taken) {
+void HitDensity::leave_behind(Slot parent, Slot taken, Nanos asked) {
   if (states_[parent].children > kSharedFrom) return;
   left_.clear();
   const auto look_behind = [&](Slot of) {
     for (Slot child = entry(of).child; child != kNoSlot; child = entry(child).sibling_older)
-      if (child != taken && states_[child].last < now_) left_.push_back(child);
+      if (child != taken && states_[child].last < asked) left_.push_back(child);
   };
   look_behind(parent);
   while (!left_.empty()) {
@@ -284,6 +304,10 @@ void HitDensity::on_answered(Slot slot, Nanos asked, std::uint32_t tokens, Nanos
   }
   now_ = std::max(now_, now);
   const std::uint8_t answer = answer_bucket(tokens);
+  if (const auto found = earlier_.find(asked); found != earlier_.end()) {
+    found->second.traits.answer = answer;
+    found->second.since = now_;
+  }
   RunId id = states_[slot].run;
   const std::uint64_t request = runs_[id].request;
   // A run that has its answer ends the walk, also when a number was given again meanwhile.
@@ -342,7 +366,7 @@ std::size_t HitDensity::order_bytes() const {
   const std::size_t shadows = by_density_ ? by_density_->memory_bytes() + by_recency_->memory_bytes() : 0;
   return shadows + (learned_ ? odds_.memory_bytes() : 0) + recency_.memory_bytes() + ghosts_.memory_bytes() +
          states_.capacity() * sizeof(State) + runs_.capacity() * sizeof(Run) +
-         free_.capacity() * sizeof(RunId) + by_rank_.size() * 48;
+         free_.capacity() * sizeof(RunId) + by_rank_.size() * 48 + earlier_.size() * (sizeof(Earlier) + 48);
 }
 
 std::unique_ptr<Policy> make_hit_density(const Settings& settings) {

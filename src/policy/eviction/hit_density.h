@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <utility>
@@ -67,6 +68,13 @@ class HitDensity final : public Policy {
     RunId run_before = kNoRun;             // of the same request, while it has the same number
     Odds::Index index{};
   };
+  /// A request that others have followed: some of its blocks may still be on their way into the store.
+  struct Earlier {
+    Traits traits;
+    std::uint64_t request = 0;
+    RunId last_run = kNoRun;  // while it has the request's number
+    Nanos since;              // ages count from here
+  };
 
   void on_stored(Slot slot, const Block& block, const Access& access) override;
   void on_used(Slot slot, const Access& access) override;
@@ -80,13 +88,19 @@ class HitDensity final : public Policy {
 
   /// A run is followed twice: from the request on, and from the answer (or a branch) on.
   static std::uint64_t later_key(std::uint64_t key);
+  static Traits traits_of(const Access& access);
   void arrive(const Access& access);
   void begin_request(const Access& access);
   void end_request();
   void touch(Slot slot, Nanos gap, const Access& access);
+  /// The same of a block whose request came before others that were told.
+  void touch_late(Slot slot, Nanos gap, const Access& access);
+  Earlier& earlier(Nanos asked);
+  void speak_for(Traits& request, State& state, Nanos gap) const;
+  void ends_episode(State& state, Nanos now);
   bool joins_saved(Slot slot, const Access& access);
   RunId run_for(Slot slot, std::uint8_t gap);
-  void leave_behind(Slot parent, Slot taken);
+  void leave_behind(Slot parent, Slot taken, Nanos asked);
   RunId new_run();
   void append(Slot slot, RunId run);
   void take_out(Slot slot);
@@ -131,6 +145,7 @@ class HitDensity final : public Policy {
   Slot last_ = kNoSlot;  // told last
   std::vector<RunId> opened_;
   std::vector<Slot> left_;
+  std::map<Nanos, Earlier> earlier_;  // by when they came
 };
 
 }  // namespace trimtab::eviction

@@ -49,7 +49,7 @@ Prompts::Prompts(const model::Trace& trace, base::Nanos starts_over) {
   unique_ = static_cast<std::uint32_t>(numbers.size());
 }
 
-Replayed replay(const Prompts& prompts, Policy& policy, std::uint64_t capacity_blocks) {
+Replayed replay(const Prompts& prompts, Policy& policy, std::uint64_t capacity_blocks, bool answers_told) {
   Replayed out;
   std::vector<Slot> slots(prompts.unique(), kNoSlot);
   Slots<std::uint32_t> taken;
@@ -67,7 +67,7 @@ Replayed replay(const Prompts& prompts, Policy& policy, std::uint64_t capacity_b
   for (std::size_t number = 0; number < prompts.prompts().size(); ++number) {
     const Prompts::Prompt& prompt = prompts.prompts()[number];
     tell_answers(prompt.at);
-    answers.emplace(prompt.answered.value, number);
+    if (answers_told) answers.emplace(prompt.answered.value, number);
     const auto blocks = std::span(prompts.blocks()).subspan(prompt.begin, prompt.end - prompt.begin);
     std::size_t hit = 0;
     while (hit < blocks.size() && slots[blocks[hit]] != kNoSlot) ++hit;

@@ -44,8 +44,16 @@ struct Replayed {
 constexpr base::Nanos kAnswerBegins{3'000'000'000}, kAnswerPerToken{15'000'000};
 
 /// Every prompt hits its leading stored blocks, is stored whole, and then the policy chooses who leaves. The
-/// length of an answer is told when it is whole, never before.
-Replayed replay(const Prompts& prompts, Policy& policy, std::uint64_t capacity_blocks);
+/// length of an answer is told when it is whole, never before, and only with `answers`.
+Replayed replay(const Prompts& prompts, Policy& policy, std::uint64_t capacity_blocks, bool answers = true);
+/// What a serving pool can be told, and when. Every prompt hits its leading stored blocks when it comes; its
+/// other blocks are stored one by one while it is computed, until kAnswerBegins, while others come and go.
+struct Telling {
+  bool answers = true;
+  bool requests = true;  // of a block that is stored: whose it is
+};
+Replayed replay_served(const Prompts& prompts, Policy& policy, std::uint64_t capacity_blocks,
+                       const Telling& telling);
 /// What who knows the future hits: the block that is asked for last leaves, and what is never asked for again
 /// is not stored (Belady). O(log blocks) a block.
 Replayed replay_clairvoyant(const Prompts& prompts, std::uint64_t capacity_blocks);
