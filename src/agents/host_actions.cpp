@@ -31,11 +31,13 @@ void Host::on(const cluster::Match& action, const Report&) {
   const bool first = !std::exchange(request->matched_before, true);
   kv_pool::Match matched;
   if (!request->keys.empty()) {
-    if (const auto answer = prefixes_->match(request->keys, first))
+    const auto blocks = (request->tokens.size() + model::kBlockTokens - 1) / model::kBlockTokens;
+    if (const auto answer = prefixes_->match(request->keys, first, static_cast<std::uint32_t>(blocks)))
       matched = *answer;
     else
       metrics_.on_match_failed();
   }
+  if (first) request->pool_request = matched.request;
   kv::HitQuery query;
   query.prompt_tokens = static_cast<std::int64_t>(request->tokens.size());
   query.matched_blocks = matched.blocks;
@@ -142,6 +144,7 @@ void Host::on(const cluster::Finish& action, const Report&) {
   RequestState* request = find(action.id);
   if (request == nullptr) return;
   metrics_.on_end(*request, action.reason == model::FinishReason::kLength ? "length" : "stop");
+  if (request->pool_request != 0) prefixes_->answered(request->pool_request, request->generated());
   const std::shared_ptr<cluster::Sink> sink = request->sink;
   forget(action.id);
   const auto count = [](TokenCount tokens) { return static_cast<std::uint32_t>(tokens.value); };

@@ -74,6 +74,7 @@ TEST_F(HostCancel, WhilePrefilling) {
   ASSERT_TRUE(turn_until([&] { return status()["requests"]["prefilling"] == 1; }));
   ASSERT_TRUE(turn_until([&] { return holding() == 2; })) << "a prefill rank and a decode place";
   cancel_and_expect_clean(id, *sink, "prefilling");
+  EXPECT_TRUE(prefixes->answers.empty()) << "an answer that ends early says nothing";
 }
 
 TEST_F(HostCancel, WhileItsImagesAreAtAnEncoder) {

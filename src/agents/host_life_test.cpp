@@ -32,6 +32,8 @@ TEST_F(HostLife, ARequestGoesThroughPrefillAndDecodeToItsEnd) {
   EXPECT_EQ(registry.value("trimtab_requests_total", {{"outcome", "length"}}), 1);
   EXPECT_EQ(registry.value("trimtab_output_tokens_total"), 7);
   EXPECT_EQ(registry.value("trimtab_pool_miss_tokens_total"), 300);
+  EXPECT_EQ(prefixes->prompt_blocks, 3U) << "two full ones and a partial one";
+  EXPECT_EQ(prefixes->answers, (std::vector<std::pair<std::uint64_t, std::uint32_t>>{{1'001, 7}}));
 }
 
 TEST_F(HostLife, OneTokenNeedsNoDecodeRank) {

@@ -22,13 +22,18 @@ kv_pool::PoolClient* PoolPrefixSource::client() {
   return &*client_;
 }
 
-base::Result<kv_pool::Match> PoolPrefixSource::match(std::span<const model::BlockKey> keys, bool counted) {
+base::Result<kv_pool::Match> PoolPrefixSource::match(std::span<const model::BlockKey> keys, bool counted,
+                                                     std::uint32_t prompt_blocks) {
   kv_pool::PoolClient* pool = client();
   if (pool == nullptr) {
     return base::fail(base::Code::kUnavailable, "the KV pool at " + socket_path_ + " does not answer",
                       "agents");
   }
-  return pool->match(keys, counted);
+  return pool->match(keys, counted, prompt_blocks);
+}
+
+void PoolPrefixSource::answered(std::uint64_t request, std::uint32_t tokens) {
+  if (client_) client_->answered(request, tokens);
 }
 
 std::optional<kv_pool::PoolStats> PoolPrefixSource::stats() {

@@ -21,7 +21,11 @@ class PrefixSource {
   virtual ~PrefixSource() = default;
   /// Leading keys that are present, and of which epoch of the index that is the answer. `counted`: a
   /// request's first question. An error is treated as a miss.
-  virtual base::Result<kv_pool::Match> match(std::span<const model::BlockKey> keys, bool counted) = 0;
+  /// `prompt_blocks`: with the last one, which is not full.
+  virtual base::Result<kv_pool::Match> match(std::span<const model::BlockKey> keys, bool counted,
+                                             std::uint32_t prompt_blocks) = 0;
+  /// The answer to the request that a counted match named is whole. Said and forgotten.
+  virtual void answered(std::uint64_t request, std::uint32_t tokens) = 0;
   /// Nothing when the pool does not answer.
   virtual std::optional<kv_pool::PoolStats> stats() = 0;
 };
@@ -31,7 +35,9 @@ class PrefixSource {
 class PoolPrefixSource final : public PrefixSource {
  public:
   PoolPrefixSource(std::string socket_path, const base::Clock& clock, base::Nanos timeout);
-  base::Result<kv_pool::Match> match(std::span<const model::BlockKey> keys, bool counted) override;
+  base::Result<kv_pool::Match> match(std::span<const model::BlockKey> keys, bool counted,
+                                     std::uint32_t prompt_blocks) override;
+  void answered(std::uint64_t request, std::uint32_t tokens) override;
   std::optional<kv_pool::PoolStats> stats() override;
 
  private:

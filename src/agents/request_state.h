@@ -38,6 +38,7 @@ struct RequestState {
   model::BlockKey key_root;
   std::vector<model::BlockKey> keys;  // of the full blocks of `tokens` at the last match
   bool matched_before = false;        // the pool counts a request once
+  std::uint64_t pool_request = 0;     // what that match is called there
   std::optional<kv::HitRead> hit;     // what the pool promised last, until the engine says what it read
   kv::HitAccount hit_account;
   std::optional<kv::WindowMode> window_mode;   // of models with a window

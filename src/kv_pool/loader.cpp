@@ -14,10 +14,10 @@
 #include <optional>
 
 #include "ipc/channel.h"
-#include "ipc/life_counter.h"
 #include "ipc/segment.h"
 #include "ipc/steady_clock.h"
 #include "kv_pool/fetch_desk.h"
+#include "kv_pool/loader_start.h"
 #include "kv_pool/pool_store.h"
 #include "kv_pool/progress_ring.h"
 #include "kv_pool/socket_lock.h"
@@ -32,15 +32,6 @@ constexpr std::uint64_t kKeysPerMatchMax = 1U << 20;
 constexpr base::Nanos kDrainPatience{20'000'000'000};
 constexpr std::uint64_t kBytesReady = 64ULL << 20;  // of shard buffers at start: of 64K tokens
 constexpr const char* kNoTargets = "this pool has no targets: it is in memory only";
-
-/// Of the index at start: larger than any of an earlier loader whose users may still live. They all dial this
-/// socket, so the counter beside it lives as long as they do; no life sees that many changes.
-base::Result<std::uint64_t> first_epoch(const std::string& socket_path) {
-  constexpr unsigned kChangesOfALife = 42;  // bits
-  const auto life = ipc::next_life(socket_path + ".lives");
-  if (!life) return tl::unexpected<base::Error>(life.error());
-  return *life << kChangesOfALife;
-}
 
 FetchDesk::Limits desk_limits(const LoaderOptions& options, std::uint64_t slots) {
   FetchDesk::Limits limits;
@@ -168,8 +159,11 @@ base::Result<std::unique_ptr<Loader>> Loader::start(const LoaderOptions& options
   loader->slot_stride_ = stride;
   const auto epoch = first_epoch(options.socket_path);
   if (!epoch) return tl::unexpected(epoch.error());
-  loader->store_ = std::make_unique<PoolStore>(loader->arena_.bytes().first(slots * stride), stride,
-                                               block_bytes, *epoch, loader->tier_.get(), tier_blocks);
+  auto order = memory_order(options, slots);
+  if (!order) return tl::unexpected(order.error());
+  loader->store_ =
+      std::make_unique<PoolStore>(loader->arena_.bytes().first(slots * stride), stride, block_bytes, *epoch,
+                                  loader->tier_.get(), tier_blocks, std::move(*order));
   loader->desk_ = std::make_unique<FetchDesk>(*loader->store_, desk_limits(options, slots));
   // Users dial this path, so it comes last: whoever gets in is served.
   auto listener = ipc::Listener::bind(options.socket_path);
@@ -272,7 +266,12 @@ bool Loader::handle(ClientId id, Connection& connection, const ipc::Frame& frame
   if (type == protocol::Match::kType) {
     const auto match = wire::from_frame<protocol::Match>(frame);
     if (!match || match->keys.size() > kKeysPerMatchMax) return false;
-    return send(connection, store_->match(match->keys, match->counted != 0));
+    return send(connection, store_->match(match->keys, match->counted != 0, match->prompt_blocks));
+  }
+  if (type == protocol::Answered::kType) {
+    const auto answer = wire::from_frame<protocol::Answered>(frame);
+    if (answer) store_->answered(answer->request, answer->tokens);
+    return answer.has_value();
   }
   if (type == protocol::Flush::kType) {
     const auto answer = store_->flush(id);

@@ -20,7 +20,7 @@ struct LoaderOptions {
   bool huge_pages = true;                 // for it, when the machine has them to spare
   std::uint64_t file_bytes = 4ULL << 30;  // of all directories together
   model::KvLayout kv;                     // block_bytes of one block, and how its layers lie in it
-  std::string eviction = "hit_density";   // which blocks leave when the targets are full
+  std::string eviction = "hit_density";   // which blocks leave when the targets, or memory alone, are full
   std::uint32_t loads_most = 512;         // blocks being read from the targets for fetch plans
   std::uint32_t ring_entries = 4'096;     // of each user's progress ring; more wait with the loader
 };

@@ -144,12 +144,21 @@ base::Result<PoolClient> PoolClient::connect(const std::string& socket_path, bas
   return PoolClient(std::move(impl));
 }
 
-base::Result<Match> PoolClient::match(std::span<const BlockKey> keys, bool counted) {
+base::Result<Match> PoolClient::match(std::span<const BlockKey> keys, bool counted,
+                                      std::uint32_t prompt_blocks) {
   const std::lock_guard lock(impl_->mutex);
-  const protocol::Match question{counted ? std::uint8_t{1} : std::uint8_t{0}, {keys.begin(), keys.end()}};
+  const protocol::Match question{
+      counted ? std::uint8_t{1} : std::uint8_t{0}, prompt_blocks, {keys.begin(), keys.end()}};
   auto answer = impl_->ask<protocol::Matched>(question);
   if (!answer) return tl::unexpected(answer.error());
-  return Match{std::min(answer->blocks, static_cast<std::uint32_t>(keys.size())), answer->epoch};
+  return Match{std::min(answer->blocks, static_cast<std::uint32_t>(keys.size())), answer->epoch,
+               answer->request};
+}
+
+bool PoolClient::answered(std::uint64_t request, std::uint32_t tokens) {
+  const std::unique_lock lock(impl_->mutex, std::try_to_lock);
+  if (request == 0 || !lock || impl_->link == nullptr || !impl_->link->alive()) return false;
+  return impl_->link->send_at_once(wire::to_frame(protocol::Answered{request, tokens}));
 }
 
 base::Status PoolClient::get(BlockKey key, std::span<std::byte> destination) {

@@ -24,8 +24,9 @@ struct ClientOptions {
 };
 
 struct Match {
-  std::uint32_t blocks = 0;  // leading keys present
-  std::uint64_t epoch = 0;   // of the pool's index; grows with every change, also across restarts
+  std::uint32_t blocks = 0;   // leading keys present
+  std::uint64_t epoch = 0;    // of the pool's index; grows with every change, also across restarts
+  std::uint64_t request = 0;  // for `answered`; 0: of an answer to it nobody wants to know
 };
 
 /// A user's end of the pool; thread-safe, calls take turns. Every failure means "compute it yourself": after
@@ -41,8 +42,13 @@ class PoolClient {
   ~PoolClient();
 
   /// Leading keys present, and renews their age. `counted` once per request (the entrypoint's question);
-  /// asking again for the same request passes false.
-  base::Result<Match> match(std::span<const BlockKey> keys, bool counted = true);
+  /// asking again for the same request passes false. `prompt_blocks`: of the prompt, its last one, which is
+  /// not full and has no key, among them; 0: as many as keys.
+  base::Result<Match> match(std::span<const BlockKey> keys, bool counted = true,
+                            std::uint32_t prompt_blocks = 0);
+  /// The answer to a counted match is whole: how long it was tells the pool what will be asked for again.
+  /// Said without waiting for anybody; false: not said, which costs hits at most.
+  bool answered(std::uint64_t request, std::uint32_t tokens);
   /// Copies the block into `destination` (exactly block_bytes) and verifies it. kNotFound: no longer there;
   /// kDataLoss: damaged, and withdrawn; kResourceExhausted: the pool is too busy; kUnavailable.
   base::Status get(BlockKey key, std::span<std::byte> destination);

@@ -1,6 +1,7 @@
 #include "kv_pool/pool_link.h"
 
 #include <fmt/format.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -64,6 +65,17 @@ base::Result<std::span<std::byte>> PoolLink::slot(std::uint32_t number) const {
 base::Status PoolLink::send(const ipc::Frame& frame) {
   const std::lock_guard lock(send_mutex_);
   return channel_.send(frame);
+}
+
+bool PoolLink::send_at_once(const ipc::Frame& frame) {
+  const std::unique_lock lock(send_mutex_, std::try_to_lock);
+  if (!lock) return false;
+  const std::vector<std::byte> bytes = ipc::pack(frame);
+  const ssize_t sent = ::send(channel_.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent <= 0) return false;
+  // Half a frame: what follows it would be read wrongly.
+  if (sent != static_cast<ssize_t>(bytes.size())) fail(unavailable("the loader reads nothing"));
+  return sent == static_cast<ssize_t>(bytes.size());
 }
 
 base::Status PoolLink::fail_locked(const base::Error& reason) {

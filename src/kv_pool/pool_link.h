@@ -33,6 +33,8 @@ class PoolLink {
   base::Result<std::span<std::byte>> slot(std::uint32_t number) const;
 
   base::Status send(const ipc::Frame& frame);
+  /// False: there was no room for it at once, and it is dropped. Of small frames.
+  bool send_at_once(const ipc::Frame& frame);
   /// Of one thread at a time.
   base::Result<std::optional<ipc::Frame>> receive(base::Nanos timeout) { return channel_.receive(timeout); }
 

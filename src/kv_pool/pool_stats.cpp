@@ -52,6 +52,8 @@ std::string to_json(const PoolStats& s) {
       {"plans_open", s.plans_open},
       {"blocks_held", s.blocks_held},
       {"ring_waiting", s.ring_waiting},
+      {"answers_told", s.answers_told},
+      {"answers_unknown", s.answers_unknown},
   };
   std::string json = "{";
   for (const auto& [name, value] : fields)

@@ -35,6 +35,8 @@ struct PoolStats {
   std::uint64_t fetch_plans = 0, fetch_plans_cancelled = 0, fetch_plans_late = 0, fetch_plans_refused = 0;
   std::uint64_t loads_shared = 0, loads_cancelled = 0;
   std::uint64_t plans_open = 0, blocks_held = 0, ring_waiting = 0;  // gauges
+  // Ends of answers: of requests that are known, and of others (told twice, too late, or to another loader).
+  std::uint64_t answers_told = 0, answers_unknown = 0;
 
   template <class A>
   void visit(A& a) {
@@ -44,7 +46,7 @@ struct PoolStats {
       memory_evictions, file_evictions, file_writes, file_errors, recovered_entries, log_records_dropped,
       degraded_reads, shards_bad, shards_repaired, targets, targets_dead, store_reads, fetch_plans,
       fetch_plans_cancelled, fetch_plans_late, fetch_plans_refused, loads_shared, loads_cancelled, plans_open,
-      blocks_held, ring_waiting);
+      blocks_held, ring_waiting, answers_told, answers_unknown);
   }
 };
 

@@ -11,18 +11,25 @@ namespace {
 
 // A user asks for one block at a time; one that piles up pins forgets to give them back.
 constexpr std::size_t kPinsPerClientMax = 64;
+// Keys of prompts that are remembered while they are computed and answered: as many as four arenas have, but
+// at most 60 MB of them.
+constexpr std::size_t kAskedKeysLeast = 1U << 16U, kAskedKeysMost = 1U << 20U;
 
 }  // namespace
 
 PoolStore::PoolStore(std::span<std::byte> memory, std::uint64_t slot_stride, std::uint64_t block_bytes,
-                     std::uint64_t first_epoch, StoreTier* tier, std::uint64_t tier_blocks)
+                     std::uint64_t first_epoch, StoreTier* tier, std::uint64_t tier_blocks,
+                     std::unique_ptr<eviction::Policy> order)
     : memory_(memory),
       slot_stride_(slot_stride),
       block_bytes_(block_bytes),
       tier_(tier),
       slots_(memory.size() / slot_stride),
       index_(static_cast<std::uint32_t>(slots_.size()), first_epoch),
+      asked_(first_epoch, std::clamp(4 * slots_.size(), kAskedKeysLeast, kAskedKeysMost)),
+      order_(std::move(order)),
       file_slots_(tier_blocks) {
+  if (tier == nullptr && !order_) order_ = eviction::make_lru({});
   for (std::size_t i = slots_.size(); i > 0; --i) free_.push_back(static_cast<std::uint32_t>(i - 1));
   if (tier != nullptr) counters_.recovered_entries = tier->blocks();
 }
@@ -31,36 +38,34 @@ std::span<std::byte> PoolStore::bytes(std::uint32_t slot) const {
   return memory_.subspan(slot * slot_stride_, block_bytes_);
 }
 
-protocol::Matched PoolStore::match(std::span<const BlockKey> keys, bool counted) {
+protocol::Matched PoolStore::match(std::span<const BlockKey> keys, bool counted,
+                                   std::uint32_t prompt_blocks) {
   std::uint32_t present = 0;
   const auto has = [this](BlockKey key) {
     return index_.find(key) || (tier_ != nullptr && tier_->present(key));
   };
   while (present < keys.size() && has(keys[present])) ++present;
   index_.touch(keys.first(present));
+  std::uint64_t request = 0;
   // Once a request, or a policy that counts uses would count its questions.
-  if (tier_ != nullptr && counted)
-    tier_->touch(keys.first(present), static_cast<std::uint32_t>(keys.size()), now_);
   if (counted) {
+    AskedPrompts::Prompt prompt;
+    prompt.at = asked_.time(now_);
+    prompt.blocks = std::max(prompt_blocks, static_cast<std::uint32_t>(keys.size()));
+    prompt.keys.assign(keys.begin(), keys.end());
+    prompt.known = present + known(keys.subspan(present));
+    tell_used(keys.first(present), {prompt.at, prompt.blocks, prompt.known});
+    if (!keys.empty()) request = asked_.open(std::move(prompt), present);
     ++counters_.match_requests;
     counters_.blocks_queried += keys.size();
     counters_.blocks_hit += present;
     counters_.blocks_missed += keys.size() - present;
   }
-  return {present, index_.epoch() + (tier_ == nullptr ? 0 : tier_->epoch())};
+  return {present, index_.epoch() + (tier_ == nullptr ? 0 : tier_->epoch()), request};
 }
 
 std::optional<std::uint32_t> PoolStore::take_memory_slot() {
-  if (free_.empty()) {
-    const auto oldest = index_.oldest([this](const kv::PrefixIndex::Entry& entry) {
-      const Slot& slot = slots_[entry.value];
-      return slot.pins == 0 && !slot.storing && slot.commit == 0;
-    });
-    if (!oldest) return {};
-    index_.erase(oldest->key);
-    free_slot(oldest->value);
-    ++counters_.memory_evictions;
-  }
+  if (free_.empty() && !evict_one()) return {};
   const std::uint32_t slot = free_.back();
   free_.pop_back();
   return slot;
@@ -73,12 +78,14 @@ void PoolStore::free_slot(std::uint32_t slot) {
 
 void PoolStore::pin(ClientId client, std::uint32_t slot) {
   ++slots_[slot].pins;
+  tell_pins(slot);
   pins_[client].insert(slot);
 }
 
 void PoolStore::drop_pin(std::uint32_t slot) {
   TRIMTAB_CHECK(slots_[slot].pins > 0);
   --slots_[slot].pins;
+  tell_pins(slot);
   if (slots_[slot].state == State::kWithdrawn && slots_[slot].pins == 0 && !slots_[slot].storing)
     free_slot(slot);
 }
@@ -137,6 +144,7 @@ void PoolStore::withdraw_corrupt(std::uint32_t slot) {
 void PoolStore::withdraw_memory(std::uint32_t slot) {
   Slot& entry = slots_[slot];
   index_.erase(entry.key);
+  tell_gone(slot);
   settle(entry);
   entry.state = State::kWithdrawn;
   if (entry.pins == 0 && !entry.storing) free_slot(slot);
@@ -178,6 +186,7 @@ bool PoolStore::commit(ClientId client, std::uint32_t slot, std::uint64_t checks
   entry.state = State::kReady;
   entry.checksum = checksum;
   TRIMTAB_CHECK(index_.insert(entry.key, slot, entry.parent));
+  tell_stored(slot);
   ++counters_.puts_stored;
   if (saving()) {
     entry.commit = ++last_commit_;

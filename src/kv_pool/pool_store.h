@@ -3,12 +3,14 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <span>
 #include <vector>
 
 #include "kv/prefix_index.h"
+#include "kv_pool/asked_prompts.h"
 #include "kv_pool/fetch_scheduler.h"
 #include "kv_pool/pool_stats.h"
 #include "kv_pool/progress_ring.h"
@@ -20,19 +22,24 @@ namespace trimtab::kv_pool {
 /// What the pool holds and who uses it: the loader without its sockets. One thread.
 ///
 /// A slot of the memory tier goes free -> writing (granted to a user) or loading (from the store) -> ready. A
-/// ready slot is evicted, oldest first, when nobody reads it and its content is durable (or there is no store
-/// to wait for). A user that goes away loses its pins and grants; a slot granted to it holds nothing that
-/// anyone could see.
+/// ready slot is evicted when nobody reads it and its content is durable (or there is no store to wait for):
+/// above a store the oldest first, without one as the eviction policy says. A user that goes away loses its
+/// pins and grants; a slot granted to it holds nothing that anyone could see.
 class PoolStore {
  public:
-  /// `memory` is cut into slots of `slot_stride` bytes. `tier` is null for a memory-only pool.
+  /// `memory` is cut into slots of `slot_stride` bytes. `tier` is null for a memory-only pool; that one's
+  /// order of eviction is `order`, or LRU.
   PoolStore(std::span<std::byte> memory, std::uint64_t slot_stride, std::uint64_t block_bytes,
-            std::uint64_t first_epoch, StoreTier* tier, std::uint64_t tier_blocks = 0);
+            std::uint64_t first_epoch, StoreTier* tier, std::uint64_t tier_blocks = 0,
+            std::unique_ptr<eviction::Policy> order = nullptr);
 
   /// The time of what is asked from now on; never goes back.
   void at(base::Nanos now) { now_ = now; }
 
-  protocol::Matched match(std::span<const BlockKey> keys, bool counted);
+  /// `prompt_blocks`: of the prompt, the last one that is not full among them; 0: as many as keys.
+  protocol::Matched match(std::span<const BlockKey> keys, bool counted, std::uint32_t prompt_blocks = 0);
+  /// The answer to a counted match is whole. Any number and any time will do.
+  void answered(std::uint64_t request, std::uint32_t tokens);
 
   /// The answer, or nothing when the block is being read from the store: `take_answers` has it later.
   std::optional<protocol::Got> get(ClientId client, BlockKey key);
@@ -96,9 +103,17 @@ class PoolStore {
     std::uint32_t layers = 0;  // while loading: those that are there
     bool storing = false;      // the store reads it
     bool unsaved = false;      // the store took it not: to be tried again, unless it is evicted before
+    bool held = false;         // as `order_` was told
     std::uint64_t commit = 0;  // not 0: not yet durable; the number of its commit
   };
   std::optional<std::uint32_t> take_memory_slot();
+  // pool_store_order.cpp: who leaves memory.
+  bool evict_one();
+  void tell_used(std::span<const BlockKey> keys, const eviction::Access& access);
+  void tell_stored(std::uint32_t slot);
+  void tell_pins(std::uint32_t slot);
+  void tell_gone(std::uint32_t slot);
+  std::uint32_t known(std::span<const BlockKey> keys) const;
   std::span<std::byte> bytes(std::uint32_t slot) const;
   void pin(ClientId client, std::uint32_t slot);
   void drop_pin(std::uint32_t slot);
@@ -106,6 +121,7 @@ class PoolStore {
   void withdraw_memory(std::uint32_t slot);
   void settle(Slot& slot);  // it is durable now, or will not be
   void start_saves();
+  StoreTier::Origin origin_of(const Slot& slot);
   void saved(std::uint32_t slot, bool done);
   void start_load(std::uint32_t slot, BlockKey key, std::int32_t priority);
   void layers_came(std::uint32_t slot, std::uint32_t layers);
@@ -129,6 +145,8 @@ class PoolStore {
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> free_;
   kv::PrefixIndex index_;  // key -> slot that is ready
+  AskedPrompts asked_;
+  std::unique_ptr<eviction::Policy> order_;  // of a memory-only pool, over its slots
 
   struct Load {
     std::vector<ClientId> gets;   // not pinned yet

@@ -53,7 +53,7 @@ void PoolStore::start_saves() {
     }
     slot.storing = true;
     ++saves_under_way_;
-    tier_->save(slot.key, bytes(number), slot.parent, number, now_);
+    tier_->save(slot.key, bytes(number), origin_of(slot), number, now_);
   }
 }
 
@@ -92,6 +92,7 @@ PoolStore::Lease PoolStore::lease(BlockKey key, LeaseId id, std::int32_t priorit
   if (const auto found = index_.find(key)) {
     Slot& slot = slots_[found->value];
     ++slot.pins;
+    tell_pins(found->value);
     ++leases_;
     ++counters_.gets_memory;
     return {Kind::kReady, found->value, 0, slot.checksum};

@@ -51,19 +51,22 @@ struct Welcome {
 struct Match {
   static constexpr wire::Type kType = kv_type(2);
   std::uint8_t counted = 1;
+  std::uint32_t prompt_blocks =
+      0;  // of the prompt, the last one that is not full among them; 0: as many as keys
   std::vector<BlockKey> keys;
   template <class A>
   void visit(A& a) {
-    a(counted, keys);
+    a(counted, prompt_blocks, keys);
   }
 };
 struct Matched {
   static constexpr wire::Type kType = kv_type(3);
   std::uint32_t blocks = 0;
   std::uint64_t epoch = 0;
+  std::uint64_t request = 0;  // the name of a counted one in `Answered`
   template <class A>
   void visit(A& a) {
-    a(blocks, epoch);
+    a(blocks, epoch, request);
   }
 };
 
@@ -231,6 +234,18 @@ struct Pool {
   template <class A>
   void visit(A& a) {
     a(refusal, report);
+  }
+};
+
+/// The answer to a request is whole, and has so many tokens: who leaves the pool goes by that. No answer; of
+/// a request that is not known (any more) it is without effect.
+struct Answered {
+  static constexpr wire::Type kType = kv_type(22);
+  std::uint64_t request = 0;
+  std::uint32_t tokens = 0;
+  template <class A>
+  void visit(A& a) {
+    a(request, tokens);
   }
 };
 

@@ -20,7 +20,8 @@ base::Result<std::unique_ptr<StoreTier>> StoreTier::open(
     std::vector<std::unique_ptr<kv_target::Target>> targets, Options options, base::Nanos now) {
   eviction::Settings settings;
   settings.capacity_blocks = std::max<std::int64_t>(1, static_cast<std::int64_t>(options.capacity_blocks));
-  auto policy = eviction::make_policy(options.eviction, settings);
+  auto policy = options.order ? base::Result<std::unique_ptr<eviction::Policy>>(std::move(options.order))
+                              : eviction::make_policy(options.eviction, settings);
   if (!policy) return tl::unexpected(policy.error());
   const std::uint64_t bytes = options.store.layout.block_bytes;
   kv_store::OpenedPool pool;
@@ -57,15 +58,16 @@ eviction::Slot StoreTier::slot_of(BlockKey key) const {
   return found == slot_of_.end() ? eviction::kNoSlot : found->second;
 }
 
-void StoreTier::add(BlockKey key, std::optional<BlockKey> parent, base::Nanos now) {
+void StoreTier::add(BlockKey key, const Origin& origin, base::Nanos now) {
   if (slot_of_.contains(key)) return;
   const eviction::Slot slot = slots_.take(key);
   slot_of_.emplace(key, slot);
   eviction::Block block;
   block.key = key.low;
-  block.parent = parent ? slot_of(*parent) : eviction::kNoSlot;
+  block.parent = origin.parent ? slot_of(*origin.parent) : eviction::kNoSlot;
+  block.position = origin.position;
   block.bytes = base::Bytes{static_cast<std::int64_t>(block_bytes_)};
-  policy_->stored(slot, block, {now});
+  policy_->stored(slot, block, origin.access.value_or(eviction::Access{now}));
 }
 
 void StoreTier::remove(BlockKey key) {
@@ -83,8 +85,22 @@ void StoreTier::adopt(base::Nanos now) {
   for (const BlockKey key : store_->index().stranger_keys()) add(key, {}, now);
 }
 
-void StoreTier::touch(std::span<const BlockKey> keys, std::uint32_t prompt_blocks, base::Nanos now) {
-  const eviction::Access access{now, prompt_blocks, static_cast<std::uint32_t>(keys.size())};
+std::uint32_t StoreTier::known(std::span<const BlockKey> keys) const {
+  std::uint32_t blocks = 0;
+  while (blocks < keys.size() && (present(keys[blocks]) || policy_->remembers(keys[blocks].low))) ++blocks;
+  return blocks;
+}
+
+void StoreTier::answered(std::span<const BlockKey> keys, base::Nanos asked, std::uint32_t tokens,
+                         base::Nanos now) {
+  // A chain loses its end first: the last one that is there stands for the request.
+  for (std::size_t i = keys.size(); i-- > 0;) {
+    const eviction::Slot slot = slot_of(keys[i]);
+    if (slot != eviction::kNoSlot) return policy_->answered(slot, asked, tokens, now);
+  }
+}
+
+void StoreTier::touch(std::span<const BlockKey> keys, const eviction::Access& access) {
   for (const BlockKey key : keys)
     if (const eviction::Slot slot = slot_of(key); slot != eviction::kNoSlot) policy_->used(slot, access);
 }
@@ -108,10 +124,10 @@ void StoreTier::cancel_load(std::uint64_t tag, base::Nanos now) {
   load_of_.erase(found);
 }
 
-void StoreTier::save(BlockKey key, std::span<const std::byte> block, std::optional<BlockKey> parent,
-                     std::uint64_t tag, base::Nanos now) {
+void StoreTier::save(BlockKey key, std::span<const std::byte> block, const Origin& origin, std::uint64_t tag,
+                     base::Nanos now) {
   const auto handle = store_->write(key, block, base::kForever, now);
-  saves_.emplace(handle, Save{key, block, parent, tag, base::Nanos{0}, base::Nanos{0}, 0});
+  saves_.emplace(handle, Save{key, block, origin, tag, base::Nanos{0}, base::Nanos{0}, 0});
 }
 
 void StoreTier::make_room(base::Nanos now) {
@@ -166,7 +182,7 @@ void StoreTier::saved(const kv_store::StoreEvent& event, base::Nanos now, std::v
     return;
   }
   const bool written = event.kind == Kind::kWritten;
-  if (written) add(save.key, save.parent, now);
+  if (written) add(save.key, save.origin, now);
   events.push_back({written ? Event::Kind::kSaved : Event::Kind::kSaveFailed, save.tag, 0});
   saves_.erase(found);
 }

@@ -30,8 +30,9 @@ class StoreTier {
  public:
   struct Options {
     kv_store::StoreOptions store;
-    std::string eviction = "hit_density";   // a name of policy/eviction
-    std::uint64_t capacity_blocks = 1'000;  // about: it bounds what the policy remembers
+    std::string eviction = "hit_density";     // a name of policy/eviction
+    std::unique_ptr<eviction::Policy> order;  // where there is one, instead of that
+    std::uint64_t capacity_blocks = 1'000;    // about: it bounds what the policy remembers
     /// The targets' names, with which the pool's map is kept at them; empty: it is kept nowhere.
     std::vector<std::string> places;
     std::function<base::Result<std::unique_ptr<kv_target::Target>>(const std::string& place)> open_target;
@@ -55,14 +56,24 @@ class StoreTier {
       std::vector<std::unique_ptr<kv_target::Target>> targets, Options options, base::Nanos now);
 
   bool present(BlockKey key) const { return store_->index().present(key); }
+  /// Leading ones of a prompt's blocks that are there, or were and are remembered.
+  std::uint32_t known(std::span<const BlockKey> keys) const;
   /// A request uses these (leading blocks of its prompt, in order).
-  void touch(std::span<const BlockKey> keys, std::uint32_t prompt_blocks, base::Nanos now);
+  void touch(std::span<const BlockKey> keys, const eviction::Access& access);
+  /// The answer to the request that came at `asked` and has these blocks is whole.
+  void answered(std::span<const BlockKey> keys, base::Nanos asked, std::uint32_t tokens, base::Nanos now);
   /// `to` is the tier's until the tag's last event. Higher priorities first, then earlier deadlines.
   void load(BlockKey key, std::span<std::byte> to, std::uint64_t tag, base::Nanos deadline,
             std::int32_t priority, base::Nanos now);
   /// No further event; `to` is not touched any more.
   void cancel_load(std::uint64_t tag, base::Nanos now);
-  void save(BlockKey key, std::span<const std::byte> block, std::optional<BlockKey> parent, std::uint64_t tag,
+  /// Whose a block is that is saved, and where it stands in its prompt.
+  struct Origin {
+    std::optional<BlockKey> parent;
+    std::optional<eviction::Access> access;  // nothing: not known
+    std::uint32_t position = 0;
+  };
+  void save(BlockKey key, std::span<const std::byte> block, const Origin& origin, std::uint64_t tag,
             base::Nanos now);
 
   void advance(base::Nanos now, std::vector<Event>& events);
@@ -98,7 +109,7 @@ class StoreTier {
   struct Save {
     BlockKey key;
     std::span<const std::byte> block;
-    std::optional<BlockKey> parent;
+    Origin origin;
     std::uint64_t tag = 0;
     base::Nanos retry_at{0};      // waits for room until then; 0: under way
     base::Nanos made_room_at{0};  // the last time it had a block dropped
@@ -109,7 +120,7 @@ class StoreTier {
             std::uint64_t block_bytes)
       : store_(std::move(store)), policy_(std::move(policy)), block_bytes_(block_bytes) {}
   eviction::Slot slot_of(BlockKey key) const;
-  void add(BlockKey key, std::optional<BlockKey> parent, base::Nanos now);
+  void add(BlockKey key, const Origin& origin, base::Nanos now);
   void remove(BlockKey key);
   /// Blocks that are there and that the policy does not know: found at start, or written by other machines.
   void adopt(base::Nanos now);

@@ -62,12 +62,19 @@ struct RecordingSink final : cluster::Sink {
 struct FakePrefixes final : PrefixSource {
   std::set<model::BlockKey> keys;
   std::uint64_t asked = 0, counted = 0;
-  base::Result<kv_pool::Match> match(std::span<const model::BlockKey> wanted, bool first) override {
+  std::uint32_t prompt_blocks = 0;                               // of the last question
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> answers;  // request, tokens
+  base::Result<kv_pool::Match> match(std::span<const model::BlockKey> wanted, bool first,
+                                     std::uint32_t blocks) override {
+    prompt_blocks = blocks;
     ++asked;
     counted += first ? 1 : 0;
     std::uint32_t hit = 0;
     while (hit < wanted.size() && keys.contains(wanted[hit])) ++hit;
-    return kv_pool::Match{hit, 1};
+    return kv_pool::Match{hit, 1, 1'000 + asked};
+  }
+  void answered(std::uint64_t request, std::uint32_t tokens) override {
+    answers.emplace_back(request, tokens);
   }
   std::optional<kv_pool::PoolStats> stats() override { return kv_pool::PoolStats{}; }
 };

@@ -127,32 +127,43 @@ void told(benchmark::State& state, const std::string& name, const std::string& t
   state.counters["hit_rate"] = replayed.ratio();
 }
 
-/// Every second of the agentic trace's conversations, from the first or from the second on. Only so many of
-/// the trace (TRIMTAB_CONVERSATIONS; all without it), since a pass over all of it takes a minute.
-const Prompts* half_of_agentic(std::int64_t half) {
-  static std::optional<std::pair<std::int64_t, Prompts>> kept;
+/// Whose a request is: in the agentic trace the space of its blocks tells. All prompts of the conversation
+/// trace begin with the same block, and the one behind it is of one conversation.
+std::uint64_t conversation_of(const model::Trace& trace, const model::TraceRequest& request) {
+  std::uint32_t skip = trace.closed_loop ? 0 : 1;
+  for (const model::BlockRun& run : trace.runs_of(request)) {
+    if (skip < run.count) return trace.closed_loop ? run.first >> 32U : run.first + skip;
+    skip -= run.count;
+  }
+  return 0;
+}
+
+/// Every second of a trace's conversations, from the first or from the second on. Only so many of the trace
+/// (TRIMTAB_CONVERSATIONS; all without it), since a pass over all of the agentic one takes a minute.
+const Prompts* half_of(const std::string& name, std::int64_t half) {
+  static std::optional<std::pair<std::pair<std::string, std::int64_t>, Prompts>> kept;
   const char* data = std::getenv("TRIMTAB_DATA");
   if (data == nullptr) return nullptr;
-  if (kept && kept->first == half) return &kept->second;
-  auto trace = io::read_trace(std::string(data) + "/traces/agentic.jsonl", {});
+  const std::pair<std::string, std::int64_t> wanted{name, half};
+  if (kept && kept->first == wanted) return &kept->second;
+  auto trace = io::read_trace(std::string(data) + "/traces/" + name + ".jsonl", {});
   TRIMTAB_CHECK(trace.has_value(), trace.error().message);
   const char* most = std::getenv("TRIMTAB_CONVERSATIONS");
   const std::size_t conversations = most == nullptr ? SIZE_MAX : std::strtoull(most, nullptr, 10);
-  std::map<std::uint64_t, std::size_t> number_of;  // of a conversation, by the space of its blocks
+  std::map<std::uint64_t, std::size_t> number_of;
   std::erase_if(trace->requests, [&](const model::TraceRequest& request) {
-    const auto runs = trace->runs_of(request);
-    const std::uint64_t space = runs.empty() ? 0 : runs.front().first >> 32U;
-    const std::size_t number = number_of.emplace(space, number_of.size()).first->second;
+    const std::size_t number =
+        number_of.emplace(conversation_of(*trace, request), number_of.size()).first->second;
     return number >= conversations || number % 2 != static_cast<std::size_t>(half);
   });
-  kept.emplace(half, Prompts(*trace, Nanos{8 * 3'600'000'000'000}));
+  kept.emplace(wanted, Prompts(*trace, Nanos{8 * 3'600'000'000'000}));
   return &kept->second;
 }
 
 /// What the leads of hit_density's own order over LRU give on either half, so that those that are best on one
 /// can be judged on the other. Leads in thousandths: to take over, to stay; 0: it leads always.
-void lead(benchmark::State& state) {
-  const Prompts* prompts = half_of_agentic(state.range(0));
+void lead(benchmark::State& state, const std::string& trace) {
+  const Prompts* prompts = half_of(trace, state.range(0));
   if (prompts == nullptr) return state.SkipWithError("TRIMTAB_DATA names no folder of recorded traces");
   const auto capacity = static_cast<std::int64_t>(prompts->unique()) * state.range(1) / 100;
   Settings settings;
@@ -167,13 +178,16 @@ void lead(benchmark::State& state) {
 }
 
 const bool registered = [] {
-  auto* leads = benchmark::RegisterBenchmark("lead/agentic", lead);
-  leads->ArgNames({"half", "percent", "take", "stay"})->Iterations(1)->Unit(benchmark::kMillisecond);
-  for (const std::int64_t half : {0, 1})
-    for (const std::int64_t percent : {2, 5, 10})
-      for (const auto& [take, stay] : std::initializer_list<std::pair<std::int64_t, std::int64_t>>{
-               {10'000, 10'000}, {0, 0}, {1'000, 1'000}, {1'004, 1'000}, {1'020, 1'005}, {1'050, 1'020}})
-        leads->Args({half, percent, take, stay});
+  for (const std::string trace : {"mooncake_conversation", "agentic"}) {
+    auto* leads = benchmark::RegisterBenchmark(("lead/" + trace).c_str(),
+                                               [=](benchmark::State& state) { lead(state, trace); });
+    leads->ArgNames({"half", "percent", "take", "stay"})->Iterations(1)->Unit(benchmark::kMillisecond);
+    for (const std::int64_t half : {0, 1})
+      for (const std::int64_t percent : {2, 5, 10})
+        for (const auto& [take, stay] : std::initializer_list<std::pair<std::int64_t, std::int64_t>>{
+                 {10'000, 10'000}, {0, 0}, {1'000, 1'000}, {1'004, 1'000}, {1'020, 1'005}, {1'050, 1'020}})
+          leads->Args({half, percent, take, stay});
+  }
   for (const std::string_view name : policy_names())
     benchmark::RegisterBenchmark(("operation/" + std::string(name)).c_str(),
                                  [name](benchmark::State& state) { operation(state, std::string(name)); });
@@ -186,13 +200,13 @@ const bool registered = [] {
     }
   }
   for (const std::string trace : {"mooncake_conversation", "agentic"}) {
-    for (const auto& [name, how] : std::initializer_list<std::pair<std::string, std::string>>{
-             {"hit_density", "at_once_no_answers"},
-             {"lru", "served_blocks_only"},
-             {"hit_density", "served_blocks_only"},
-             {"lru", "served"},
-             {"hit_density", "served_no_answers"},
-             {"hit_density", "served"}}) {
+    for (const auto& [name, how] :
+         std::initializer_list<std::pair<std::string, std::string>>{{"hit_density", "at_once_no_answers"},
+                                                                    {"lru", "served_blocks_only"},
+                                                                    {"hit_density", "served_blocks_only"},
+                                                                    {"lru", "served"},
+                                                                    {"hit_density", "served_no_answers"},
+                                                                    {"hit_density", "served"}}) {
       auto* bench =
           benchmark::RegisterBenchmark(("told/" + trace + "/" + how + "/" + name + "/percent").c_str(),
                                        [=](benchmark::State& state) { told(state, name, trace, how); });

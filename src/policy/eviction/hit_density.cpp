@@ -314,8 +314,10 @@ void HitDensity::on_answered(Slot slot, Nanos asked, std::uint32_t tokens, Nanos
   while (request != 0 && id != kNoRun && runs_[id].request == request && runs_[id].traits.answer == 0) {
     Run& run = runs_[id];
     run.traits.answer = answer;
+    if (run.filling) unrank(id);
+    run.filling = false;
     states_[run.end].answer = answer;
-    if (!run.traits.branch) judge(id, now_);
+    run.traits.branch ? rank(id) : judge(id, now_);
     id = run.run_before;
   }
 }
@@ -358,6 +360,7 @@ Slot HitDensity::candidate(Nanos now) {
   now_ = std::max(now_, now);
   end_request();
   age();
+  end_fillings();
   if (!prefer_density_) return recency_.oldest();
   return by_rank_.empty() ? kNoSlot : runs_[by_rank_.begin()->second].end;
 }
@@ -366,7 +369,8 @@ std::size_t HitDensity::order_bytes() const {
   const std::size_t shadows = by_density_ ? by_density_->memory_bytes() + by_recency_->memory_bytes() : 0;
   return shadows + (learned_ ? odds_.memory_bytes() : 0) + recency_.memory_bytes() + ghosts_.memory_bytes() +
          states_.capacity() * sizeof(State) + runs_.capacity() * sizeof(Run) +
-         free_.capacity() * sizeof(RunId) + by_rank_.size() * 48 + earlier_.size() * (sizeof(Earlier) + 48);
+         free_.capacity() * sizeof(RunId) + by_rank_.size() * 48 + earlier_.size() * (sizeof(Earlier) + 48) +
+         filling_.size() * sizeof(Filling);
 }
 
 std::unique_ptr<Policy> make_hit_density(const Settings& settings) {

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <set>
@@ -63,6 +64,8 @@ class HitDensity final : public Policy {
     std::uint32_t blocks = 0;
     std::uint8_t age = 0, worth = 0;
     bool judged = false, ranked = false;
+    bool filling = false;  // more of its prompt may be on the way
+    Nanos filled;          // its last block came late, then
     double rank = 0;
     RunId newer = kNoRun, older = kNoRun;  // in the queue of its age
     RunId run_before = kNoRun;             // of the same request, while it has the same number
@@ -96,6 +99,8 @@ class HitDensity final : public Policy {
   /// The same of a block whose request came before others that were told.
   void touch_late(Slot slot, Nanos gap, const Access& access);
   Earlier& earlier(Nanos asked);
+  void fills(RunId run, bool more);
+  void end_fillings();
   void speak_for(Traits& request, State& state, Nanos gap) const;
   void ends_episode(State& state, Nanos now);
   bool joins_saved(Slot slot, const Access& access);
@@ -146,6 +151,12 @@ class HitDensity final : public Policy {
   std::vector<RunId> opened_;
   std::vector<Slot> left_;
   std::map<Nanos, Earlier> earlier_;  // by when they came
+  struct Filling {
+    RunId run;
+    std::uint64_t request;
+    Nanos since;
+  };
+  std::deque<Filling> filling_;
 };
 
 }  // namespace trimtab::eviction

@@ -6,6 +6,8 @@ namespace {
 
 /// A request that so many others have followed and ended is not known any more.
 constexpr std::size_t kEarlierMost = 1'024;
+/// So long after a prompt's block the next one is waited for.
+constexpr Nanos kFillsFor{5'000'000'000};
 
 }  // namespace
 
@@ -14,6 +16,31 @@ HitDensity::Earlier& HitDensity::earlier(Nanos asked) {
   if (found != earlier_.end()) return found->second;
   if (earlier_.size() >= kEarlierMost) earlier_.erase(earlier_.begin());
   return earlier_[asked];
+}
+
+/// A prompt is weighed against others when it is whole, not block by block: the end of what has come so far
+/// is what the next block hangs behind, and without it the rest would be stored for nothing.
+void HitDensity::fills(RunId id, bool more) {
+  Run& run = runs_[id];
+  run.filled = now_;
+  if (more && !run.filling) filling_.push_back({id, run.request, now_});
+  run.filling = more;
+}
+
+void HitDensity::end_fillings() {
+  while (!filling_.empty() && now_ - filling_.front().since >= kFillsFor) {
+    const Filling of = filling_.front();
+    filling_.pop_front();
+    Run& run = runs_[of.run];
+    if (run.request != of.request || !run.filling) continue;
+    if (now_ - run.filled < kFillsFor) {
+      filling_.push_back({of.run, of.request, run.filled});
+      continue;
+    }
+    unrank(of.run);
+    run.filling = false;
+    rank(of.run);
+  }
 }
 
 /// What is known of its request, and when it came, are the request's own, not those of the last one; so the
@@ -28,6 +55,7 @@ void HitDensity::touch_late(Slot slot, Nanos gap, const Access& access) {
     of.request = ++request_;
     of.traits = traits_of(access);
     of.since = access.now;
+    compare_shadows();  // once a request
   }
   if (gap.value >= 0) {
     speak_for(of.traits, state, gap);
@@ -38,12 +66,15 @@ void HitDensity::touch_late(Slot slot, Nanos gap, const Access& access) {
   state.last = access.now;
   if (state.run != kNoRun) take_out(slot);
   const std::uint8_t uses = uses_bucket(state.uses), gap_now = gap_bucket(gap);
+  // Of the prompt's last block, which is not full, nothing may ever come.
+  const bool more = state.position + 2 < access.prompt_blocks;
   const bool known = of.last_run != kNoRun && runs_[of.last_run].request == of.request;
   if (known) {
     const Run& last = runs_[of.last_run];
     if (parent != kNoSlot && last.end == parent && last.traits.uses == uses && last.traits.gap == gap_now &&
         last.traits.end == state.end && last.worth == state.worth && !last.traits.branch) {
       append(slot, of.last_run);
+      fills(of.last_run, more);
       rank(of.last_run);
       return;
     }
@@ -62,6 +93,7 @@ void HitDensity::touch_late(Slot slot, Nanos gap, const Access& access) {
   run.run_before = known ? of.last_run : kNoRun;
   of.last_run = id;
   append(slot, id);
+  fills(id, more);
   state.leads = true;
   judge(id, of.since);
 }

@@ -3,6 +3,12 @@
 #include "policy/eviction/hit_density.h"
 
 namespace trimtab::eviction {
+namespace {
+
+/// Above all others: what fills goes only when nothing else can.
+constexpr double kFillingRank = 1e9;
+
+}  // namespace
 
 std::uint64_t HitDensity::later_key(std::uint64_t key) { return base::mix(0xa25e, key); }
 
@@ -24,7 +30,7 @@ void HitDensity::rank(RunId id) {
   Run& run = runs_[id];
   if (run.ranked || !run.judged || !droppable(run.end)) return;
   run.ranked = true;
-  run.rank = run.index[run.age] * factors_[run.worth];
+  run.rank = run.index[run.age] * factors_[run.worth] + (run.filling ? kFillingRank : 0);
   by_rank_.emplace(run.rank, id);
 }
 

@@ -25,9 +25,9 @@ struct Block {
   Nanos expires = base::kForever;  // from then on it is the first to go
 };
 
-/// The request that reads or stores a block. Only `now` is needed; the rest sharpens the forecast. A block that
-/// is stored while its prompt is computed, when other requests have come already, is told with the access of
-/// its own request, as those before it were; no two requests should then have come at one `now`.
+/// The request that reads or stores a block. Only `now` is needed; the rest sharpens the forecast. A block
+/// that is stored while its prompt is computed, when other requests have come already, is told with the
+/// access of its own request, as those before it were; no two requests should then have come at one `now`.
 struct Access {
   Nanos now;                        // when the request came
   std::uint32_t prompt_blocks = 0;  // of the whole prompt; 0: not known
