@@ -311,26 +311,6 @@ TEST(StripedStoreTest, UnderThePolicyAllAWriteThatLacksAShardFailsAndLeavesNothi
   EXPECT_EQ(fleet.read(1), block_of(1, fleet.block_bytes()));
 }
 
-/// An answer that comes after its read was cancelled changes nothing of the reader's memory, and the bytes
-/// that wait for a silent target stay within its credit.
-TEST(StripedStoreTest, LateAnswersTouchNothing) {
-  Fleet fleet(12);
-  for (std::uint64_t n = 0; n < 10; ++n) ASSERT_EQ(fleet.write(n), Kind::kWritten);
-  for (auto* target : fleet.targets) target->faults.hung = true;
-  std::vector<std::byte> to(fleet.block_bytes(), std::byte{0x5a});
-  const StripedStore::BlockRead one{key_of(4), to};
-  const auto handle = fleet.store->read({&one, 1}, base::kForever, 0, fleet.now);
-  fleet.step(base::Nanos{1'000});
-  EXPECT_GT(fleet.store->channels().requests_in_flight(), 0U);
-  fleet.store->cancel(handle, fleet.now);
-  for (auto* target : fleet.targets) target->faults.hung = false;
-  fleet.pass(kSecond / 100);
-  EXPECT_EQ(fleet.store->channels().requests_in_flight(), 0U);
-  EXPECT_TRUE(std::ranges::all_of(to, [](std::byte byte) { return byte == std::byte{0x5a}; }));
-  EXPECT_TRUE(fleet.events.empty()) << "a cancelled read says nothing more";
-  EXPECT_EQ(fleet.read(4), block_of(4, fleet.block_bytes()));
-}
-
 TEST(StripedStoreTest, FanInIsBoundedAndTheUrgentGoFirst) {
   StoreOptions options = Fleet::small();
   options.read_bytes_in_flight = 4 * 11 * options.layout.shard_bytes;
