@@ -55,8 +55,9 @@ class KeepListener {
     while (!stop_) {
       auto fd = listener_.accept(kLook);
       join_ended();
-      if (!fd) return;
-      if (!*fd) continue;
+      // Out of descriptors, say: whoever dials meanwhile waits, and is taken when there are some again.
+      if (!fd) std::this_thread::sleep_for(std::chrono::nanoseconds(kLook.value));
+      if (!fd || !*fd) continue;
       Reader& reader = readers_.emplace_back();
       reader.thread = std::thread([this, &reader, channel = std::make_shared<ipc::Channel>(**fd)] {
         read(*channel);

@@ -1,13 +1,17 @@
 #include "kv_state/state_host.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
@@ -68,6 +72,35 @@ TEST_F(StateHost, NothingStaysOfEnginesThatWent) {
   for (int tries = 0; tries < 200 && mappings() > before + kEngines / 2; ++tries)
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_LT(mappings(), before + kEngines / 2);
+}
+
+// A moment without descriptors ends no listener: who dialled then is taken afterwards.
+TEST_F(StateHost, EnginesAreTakenAgainWhenThereAreDescriptorsAgain) {
+  ASSERT_TRUE(ipc::Channel::connect(options_.keep_socket, base::Nanos{10'000'000'000})) << "it listens";
+  const auto threads = [] {
+    const std::filesystem::directory_iterator tasks("/proc/self/task");
+    return std::distance(begin(tasks), end(tasks));
+  };
+  const int engine = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  ASSERT_LT(options_.keep_socket.size(), sizeof address.sun_path);
+  std::copy(options_.keep_socket.begin(), options_.keep_socket.end(), address.sun_path);
+  rlimit usual{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &usual), 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the first engine's thread has ended
+  const auto before = threads();
+  const int lowest_free = dup(engine);
+  close(lowest_free);
+  const rlimit none{static_cast<rlim_t>(lowest_free), usual.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  ASSERT_EQ(::connect(engine, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &usual), 0);
+  for (int tries = 0; tries < 200 && threads() <= before; ++tries)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_GT(threads(), before) << "nobody listens to the engine";
+  close(engine);
 }
 
 }  // namespace
