@@ -37,7 +37,8 @@ TEST(StoreTier, AnotherModelsBlocksLeaveForWantOfRoomOnly) {
   how.blocks = 9;
   Pool pool(how, 16, 1);
   for (std::uint64_t n = 100; n < 104; ++n) put_stranger(pool, n, 2 * Pool::kBytes);
-  while (pool.tier->store().index().strangers() < 4) pool.wait();
+  const base::Nanos end = pool.clock.now() + base::Nanos{60'000'000'000};
+  while (pool.tier->store().index().strangers() < 4 && pool.clock.now() < end) pool.wait();
   EXPECT_EQ(pool.tier->blocks(), 0U);
   pool.put(1, 1);
   pool.settle();
