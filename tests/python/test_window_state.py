@@ -28,10 +28,10 @@ def model(tmp_path_factory):
     path.unlink()
 
 
-def serve(directory, model, mode, machines=2):
+def serve(directory, model, mode, machines=2, audits_per_1000=0):
     return Served(directory, pathlib.Path(directory) / 'state', model=model, overrides={
         'model': {'profile': 'smollm2-135m-window'}, 'prefill': {'engines': machines, 'ranks': 1}, 'decode': {'ranks': 1},
-        'window_state': {'mode': mode, 'machines': machines}})
+        'window_state': {'mode': mode, 'machines': machines, 'audits_per_1000': audits_per_1000}})
 
 
 def ask(system, messages):
@@ -142,6 +142,49 @@ def test_lost_snapshots_in_approximate_are_counted(tmp_path, model):
     assert summary['hit_tokens'] == whole - 128
     assert hits['approximate'] == 1 and hits['window_tokens_recomputed'] == 128, hits
     assert third['hit_tokens'] == whole and after['snapshots_used'] == hits['snapshots_used'] + 1
+
+
+def test_the_drift_of_approximate_hits_is_measured(tmp_path, model, plain):
+    """Every approximate hit is computed a second time, exactly, when nobody waits; no other request notices."""
+    def audits():
+        return system.status()['window_state']['audits']
+
+    other = [{'role': 'user', 'content': 'Name the largest of the boxes. ' * 30}]
+    with serve(tmp_path, model, 'approximate', audits_per_1000=1000) as system:
+        messages, true_tokens, _ = converse(system)[-1]
+        assert audits()['done'] == 0 and audits()['waiting'] == 0, 'all began from a snapshot'
+        assert kill_state_hosts(system) == 2
+        end = time.monotonic() + 5
+        while any(snapshots(system).values()):
+            assert time.monotonic() < end
+        answer = system.openai().chat.completions.create(model=NAME, messages=messages, max_tokens=40, temperature=0)
+        drifted = system.record(answer.id)
+        _, beside, _ = ask(system, other)  # while the audit waits or runs
+        end = time.monotonic() + 60
+        while audits()['done'] == 0:
+            assert time.monotonic() < end, audits()
+            time.sleep(0.1)
+        told, record = audits(), system.record(answer.id)
+        explained, metrics = system.command('explain', answer.id), system.get('/metrics')
+        settle(system, lambda now: sum(now.values()) > 0)
+        answer = system.openai().chat.completions.create(model=NAME, messages=messages, max_tokens=40, temperature=0)
+        again = system.record(answer.id)
+        system.wait_idle()
+    assert drifted['hit']['approximate'] and drifted['drift'] is None
+    drift = record['drift']
+    assert drift['relative'] > 0 and drift['largest'] >= drift['relative']
+    # 2,560 tokens are more than the prompt has: all of it was computed again.
+    assert drift['computed_tokens'] == told['computed_tokens'] == record['summary']['prompt_tokens']
+    assert told['done'] == 1 and told['drift_mean'] == told['drift_max'] == drift['relative'], told
+    assert sum(told['dropped'].values()) == 0, told
+    # What the audit found is what a run without hits gives: the conversation's own tokens, from its snapshots.
+    same = drifted['tokens'][0] == true_tokens[0]
+    assert drift['same_token'] == same and told['same_token_ratio'] == (1 if same else 0)
+    assert 'drift: computed a second time' in explained
+    assert 'trimtab_window_drift_audits_total{same_token="%s"} 1' % ('yes' if same else 'no') in metrics
+    assert beside == plain(other)
+    # The audit kept no state: this one begins from that of the approximate turn, and has its bits, not the audit's.
+    assert again['hit']['state_tokens'] > 0 and again['checksums'] == drifted['checksums'], again['hit']
 
 
 def test_a_state_that_another_machine_holds_is_fetched(tmp_path, model):
