@@ -1,10 +1,11 @@
 #include "agents/prefix_source.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace trimtab::agents {
 
-using base::operator""_s;
+using base::operator""_ms;
 
 PoolPrefixSource::PoolPrefixSource(std::string socket_path, const base::Clock& clock, base::Nanos timeout)
     : socket_path_(std::move(socket_path)), clock_(clock), timeout_(timeout) {}
@@ -12,12 +13,15 @@ PoolPrefixSource::PoolPrefixSource(std::string socket_path, const base::Clock& c
 kv_pool::PoolClient* PoolPrefixSource::client() {
   if (client_) return &*client_;
   const base::Nanos now = clock_.now();
-  if (dialled_ && now - *dialled_ < 1_s) return nullptr;
-  dialled_ = now;
+  if (now < next_dial_) return nullptr;
   kv_pool::ClientOptions options;
   options.timeout = timeout_;
   auto connected = kv_pool::PoolClient::connect(socket_path_, base::Nanos{0}, options);
-  if (!connected) return nullptr;
+  if (!connected) {
+    const base::Nanos after = clock_.now();
+    next_dial_ = after + std::max<base::Nanos>(100_ms, (after - now) * 10);
+    return nullptr;
+  }
   client_.emplace(std::move(*connected));
   return &*client_;
 }

@@ -15,6 +15,9 @@
 namespace trimtab::apps {
 namespace {
 
+/// Nobody waits for these blocks, and a busy disk makes a write durable only after seconds.
+constexpr base::Nanos kPatience{5'000'000'000};
+
 struct ExerciseOptions {
   FleetOptions fleet;
   std::uint64_t blocks = 200, reads = 0, seed = 1;
@@ -176,6 +179,7 @@ class Exercise {
 base::Result<int> exercise(const ExerciseOptions& options) {
   FleetOptions places = options.fleet;
   places.makes_places = !options.only_read && !options.only_erase;
+  places.request_timeout = kPatience;
   auto fleet = open_fleet(places, kv_store::MapUse::kLook);
   if (!fleet) return tl::unexpected(fleet.error());
   Exercise work(options, *fleet);

@@ -18,7 +18,8 @@ struct FleetOptions {
   std::uint64_t directory_bytes = 0;       // of all directories together
   std::uint64_t bytes_per_second = 200'000'000;
   bool as_json = false;
-  bool makes_places = false;  // directories that are not there are made; else refused
+  base::Nanos request_timeout;  // zero: the store's own
+  bool makes_places = false;    // directories that are not there are made; else refused
 };
 void add_fleet_options(CLI::App& command, FleetOptions& options);
 

@@ -31,6 +31,23 @@ struct FileSystem {
   bool in_use = false;           // a pool is there already
 };
 
+// A process that was killed lets go of its lock only after its memory is gone.
+constexpr int kLockTries = 60;
+constexpr useconds_t kLockPauseUs = 50'000;
+
+/// Another process serves the directory, and goes on doing so.
+bool is_served(const std::string& directory) {
+  const int lock = ::open((directory + "/lock").c_str(), O_RDWR | O_CLOEXEC);
+  if (lock < 0) return false;  // nobody has ever served it
+  bool taken = true;
+  for (int tries = 0; taken && tries < kLockTries; ++tries) {
+    if (tries > 0) ::usleep(kLockPauseUs);
+    taken = ::flock(lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  }
+  ::close(lock);  // and lets go
+  return taken;
+}
+
 /// The directory can be made and written, and nobody serves it.
 base::Status check_writable(const std::string& directory) {
   std::error_code error;
@@ -50,11 +67,7 @@ base::Status check_writable(const std::string& directory) {
                   fmt::format("the pool's directory {} cannot be written: {}; give this user the right to "
                               "write there, or name another in pool.targets",
                               directory, std::strerror(why)));
-  const int lock = ::open((directory + "/lock").c_str(), O_RDWR | O_CLOEXEC);
-  if (lock < 0) return {};  // nobody has ever served it
-  const bool taken = ::flock(lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-  ::close(lock);  // and lets go
-  if (!taken) return {};
+  if (!is_served(directory)) return {};
   return refuse(base::Code::kUnavailable,
                 fmt::format("the pool's directory {} is in use by another process, and has one owner: stop "
                             "that one, or reach a kv-target's by tcp://host:port",

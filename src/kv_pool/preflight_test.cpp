@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 namespace trimtab::kv_pool {
 namespace {
@@ -89,6 +90,18 @@ TEST_F(Preflight, ADirectoryHasOneOwner) {
   EXPECT_TRUE(says(said, in("a")) && says(said, "tcp://")) << said;
   ::close(fd);
   EXPECT_TRUE(check_places(std::vector<std::string>{in("a")}, 1 << 20)) << "its lock was let go";
+}
+
+TEST_F(Preflight, AnOwnerThatIsGoingIsWaitedFor) {
+  std::filesystem::create_directories(in("a"));
+  const int fd = ::open(in("a/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  ASSERT_EQ(::flock(fd, LOCK_EX | LOCK_NB), 0);
+  std::thread going([fd] {
+    ::usleep(200'000);
+    ::close(fd);
+  });
+  EXPECT_TRUE(check_places(std::vector<std::string>{in("a")}, 1 << 20));
+  going.join();
 }
 
 TEST_F(Preflight, APlaceThatCannotBeADirectoryIsNamed) {

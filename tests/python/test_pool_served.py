@@ -165,6 +165,7 @@ def test_hits_survive_a_restart_of_every_process(tmp_path, how):
             system.process.kill()
             system.process.wait()
     with Served(tmp_path, tmp_path / 'state') as system:
+        until(lambda: 'recovered_entries' in pool(system), 'the loader does not come')
         assert pool(system)['recovered_entries'] >= reusable(first) // 128 + 1
         again = complete(system, tokens=150)
         assert again['summary']['hit_tokens'] == reusable(first) > 0
