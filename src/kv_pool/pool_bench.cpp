@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "ipc/steady_clock.h"
@@ -34,6 +35,12 @@ struct Pool {
   kv_pool::PoolClient client;
 };
 
+/// As engines do, every block names the one before it: blocks of nobody's prompt are each judged by
+/// themselves when the pool decides what leaves.
+std::optional<model::BlockKey> before(std::uint64_t n) {
+  return n > 0 ? std::optional(key(n - 1)) : std::nullopt;
+}
+
 // Bytes of a block: one of DeepSeek-V4.1-Flash, one of SmolLM2-135M in f32.
 constexpr std::int64_t kV41 = 114'048, kSmolLm2 = 30LL * 2 * 3 * 64 * 128 * 4;
 
@@ -43,7 +50,7 @@ void match(benchmark::State& state) {
   const std::vector<std::byte> block(4'096);
   for (std::uint64_t n = 0; n < static_cast<std::uint64_t>(state.range(0)); ++n) {
     keys.push_back(key(n));
-    if (!pool.client.put(key(n), block)) state.SkipWithError("put failed");
+    if (!pool.client.put(key(n), block, before(n))) state.SkipWithError("put failed");
   }
   for (auto _ : state) {
     const auto found = pool.client.match(keys);
@@ -57,7 +64,7 @@ void get(benchmark::State& state) {
   Pool pool(bytes, 16);
   std::vector<std::byte> block(bytes);
   for (std::uint64_t n = 0; n < 16; ++n)
-    if (!pool.client.put(key(n), block)) state.SkipWithError("put failed");
+    if (!pool.client.put(key(n), block, before(n))) state.SkipWithError("put failed");
   std::uint64_t n = 0;
   for (auto _ : state)
     if (!pool.client.get(key(n++ % 16), block)) state.SkipWithError("get failed");
@@ -70,8 +77,10 @@ void put(benchmark::State& state) {
   Pool pool(bytes, 16);
   const std::vector<std::byte> block(bytes);
   std::uint64_t n = 0;
-  for (auto _ : state)
-    if (!pool.client.put(key(n++), block)) state.SkipWithError("put failed");
+  for (auto _ : state) {
+    if (!pool.client.put(key(n), block, before(n))) state.SkipWithError("put failed");
+    ++n;
+  }
   state.SetBytesProcessed(state.iterations() * state.range(0));
 }
 BENCHMARK(put)->ArgName("bytes")->Arg(kV41)->Arg(kSmolLm2)->UseRealTime()->Unit(benchmark::kMicrosecond);
