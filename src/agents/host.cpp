@@ -20,6 +20,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kTick{100};
 constexpr Nanos kPoolSampleInterval{2'000'000'000};
+/// From the start on; a pool that is not there by then is computed around.
+constexpr Nanos kPoolPatience{3'000'000'000};
 
 std::int64_t unix_now_ns() {
   const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
@@ -42,6 +44,7 @@ Host::Host(ClusterBackendOptions options, boost::asio::io_context& context, cons
     : options_(std::move(options)),
       context_(context),
       clock_(clock),
+      began_(clock.now()),
       prefixes_(std::move(prefixes)),
       machine_(std::move(machine)),
       pulls_(options_.config, options_.profile),
@@ -123,6 +126,12 @@ void Host::tick() {
   ticker_.async_wait([this, alive = alive_](const boost::system::error_code& error) {
     if (!error && *alive && !stopping_) tick();
   });
+}
+
+bool Host::ready() {
+  if (!machine_->ready()) return false;
+  pool_awaited_ = pool_awaited_ || clock_.now() - began_ >= kPoolPatience || prefixes_->stats().has_value();
+  return pool_awaited_;
 }
 
 void Host::sample_pool() {

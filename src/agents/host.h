@@ -45,7 +45,9 @@ class Host {
   void cancel(model::RequestId id);
   std::optional<std::string> journey(const std::string& name) const;
   std::string status();
-  bool ready() const { return machine_->ready(); }
+  /// The engines are there, and so is the pool, or it was waited for long enough: what is asked before would
+  /// be computed anew although the pool has it.
+  bool ready();
   void shutdown();
 
  private:
@@ -111,6 +113,8 @@ class Host {
   ClusterBackendOptions options_;
   boost::asio::io_context& context_;
   const base::Clock& clock_;
+  const base::Nanos began_;
+  bool pool_awaited_ = false;
   std::unique_ptr<PrefixSource> prefixes_;
   std::unique_ptr<cluster::Cluster> machine_;
   cluster::PullAgents pulls_;

@@ -36,6 +36,21 @@ TEST_F(HostLife, ARequestGoesThroughPrefillAndDecodeToItsEnd) {
   EXPECT_EQ(prefixes->answers, (std::vector<std::pair<std::uint64_t, std::uint32_t>>{{1'001, 7}}));
 }
 
+// What came in between would be computed although the pool has it.
+TEST_F(HostLife, WithItsEnginesItIsReadyWhenThePoolIsThereToo) {
+  auto source = std::make_unique<FakePrefixes>();
+  FakePrefixes& pool = *source;
+  pool.there = false;
+  start_backend(std::move(source));
+  add_engines();
+  ASSERT_TRUE(turn_until([&] { return status()["ready"] == true; }));
+  EXPECT_FALSE(backend->ready());
+  pool.there = true;
+  EXPECT_TRUE(backend->ready());
+  pool.there = false;
+  EXPECT_TRUE(backend->ready()) << "a pool that dies later is computed around";
+}
+
 TEST_F(HostLife, OneTokenNeedsNoDecodeRank) {
   start_all();
   auto sink = std::make_shared<RecordingSink>();

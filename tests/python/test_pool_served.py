@@ -157,6 +157,8 @@ def test_hits_survive_a_restart_of_every_process(tmp_path, how):
     with Served(tmp_path, tmp_path / 'state') as system:
         first = complete(system, tokens=150)  # long enough that decode fills a block too
         assert first['summary']['hit_tokens'] == 0
+        # What decode filled is stored a moment after the answer.
+        until(lambda: pool(system).get('puts_stored', 0) >= reusable(first) // 128 + 1, lambda: f'not all was stored: {pool(system)}')
         wait_durable(system)
         if how == 'SIGKILL':
             os.kill(system.process.pid, signal.SIGSTOP)  # it must not start again what is killed now

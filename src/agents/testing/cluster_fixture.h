@@ -76,7 +76,10 @@ struct FakePrefixes final : PrefixSource {
   void answered(std::uint64_t request, std::uint32_t tokens) override {
     answers.emplace_back(request, tokens);
   }
-  std::optional<kv_pool::PoolStats> stats() override { return kv_pool::PoolStats{}; }
+  bool there = true;
+  std::optional<kv_pool::PoolStats> stats() override {
+    return there ? std::optional(kv_pool::PoolStats{}) : std::nullopt;
+  }
 };
 
 inline model::Profile fake_profile() {
