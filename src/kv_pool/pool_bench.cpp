@@ -121,7 +121,7 @@ struct Hit {
     block.resize(kV41, std::byte{7});
     for (std::uint64_t n = 0; n < kHits * kHitBlocks; ++n) {
       keys[n / kHitBlocks].push_back(key(n));
-      while (!pool.put(key(n), block)) ok &= pool.flush().has_value();
+      while (!pool.put(key(n), block, before(n))) ok &= pool.flush().has_value();
     }
     ok &= pool.flush().has_value();
     source.assign(kHitBlocks * kV41, std::byte{3});
