@@ -75,8 +75,7 @@ void Host::settle_hit(const Report& report, const cluster::PrefillDone& done) {
                      static_cast<std::uint32_t>(done.hit.value)};
   if (states_) {
     entry.state_tokens = static_cast<std::uint32_t>(hit.snapshot_blocks * model::kBlockTokens);
-    entry.window_tokens =
-        static_cast<std::uint32_t>(hit.block_kv_blocks * model::kBlockTokens - hit.tokens.value);
+    entry.window_tokens = static_cast<std::uint32_t>(hit.recomputed_tokens());
     entry.approximate = hit.exact ? 0 : 1;
   }
   log({std::move(entry)});

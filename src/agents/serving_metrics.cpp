@@ -124,7 +124,7 @@ void ServingMetrics::on_hit(std::string_view outcome, base::TokenCount prompt, b
 }
 
 void ServingMetrics::on_window(const kv::Hit& hit) {
-  const std::int64_t again = hit.block_kv_blocks * model::kBlockTokens - hit.tokens.value;
+  const std::int64_t again = hit.recomputed_tokens();
   if (again > 0) metrics_.add("trimtab_window_tokens_recomputed_total", as_double(again));
   const char* begin = hit.snapshot_blocks > 0 ? "state" : !hit.exact ? "approximate" : "exact";
   if (hit.block_kv_blocks > 0) metrics_.add("trimtab_window_state_requests_total", 1, {{"begin", begin}});

@@ -84,10 +84,8 @@ base::Status check_policies(const model::ClusterConfig& config) {
   return {};
 }
 
-}  // namespace
-
-namespace {
 std::string key_of(std::uint16_t port) { return fmt::format("trimtab-{}-{}", getuid(), port); }
+
 }  // namespace
 
 std::vector<std::string> pool_targets_of(const Instance& instance) {

@@ -47,15 +47,14 @@ base::Result<model::KvLayout> layout_for(const FleetOptions& options, const mode
 
 /// A name that was mistyped must not become an empty target of the pool.
 base::Status there(const std::string& spec) {
-  if (spec.find("://") != std::string::npos) return {};
-  const std::string directory = spec.starts_with("dir:") ? spec.substr(4) : spec;
+  const auto directory = kv_pool::directory_of(spec);
   std::error_code ignored;
-  if (std::filesystem::is_directory(directory, ignored)) return {};
+  if (!directory || std::filesystem::is_directory(*directory, ignored)) return {};
   return base::fail(
       base::Code::kNotFound,
       fmt::format("{}: no such directory; mend the name, or make it first if an empty one is to be "
                   "filled again",
-                  directory),
+                  *directory),
       "pool");
 }
 
@@ -189,10 +188,7 @@ base::Status replace_target(Fleet& fleet, const FleetOptions& options, const std
 base::Nanos Fleet::now() const { return ipc::SteadyClock().now(); }
 
 kv_pool::PoolReport Fleet::report() {
-  kv_pool::PoolReport report = kv_pool::report_on(*store, record, layout.block_bytes, now());
-  for (std::size_t id = 0; id < names.size() && id < report.targets.size(); ++id)
-    report.targets[id].place = names[id];
-  return report;
+  return kv_pool::report_on(*store, record, names, layout.block_bytes, now());
 }
 
 void Fleet::turn() {

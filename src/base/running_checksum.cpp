@@ -10,16 +10,20 @@ namespace trimtab::base {
 
 struct RunningChecksum::State {
   XXH3_state_t state;
+  std::uint64_t seed = 0;
 };
 
-RunningChecksum::RunningChecksum() : state_(std::make_unique<State>()) {
+RunningChecksum::RunningChecksum(std::uint64_t seed) : state_(std::make_unique<State>()) {
   XXH3_INITSTATE(&state_->state);
+  state_->seed = seed;
   reset();
 }
 
 RunningChecksum::~RunningChecksum() = default;
+RunningChecksum::RunningChecksum(RunningChecksum&&) noexcept = default;
+RunningChecksum& RunningChecksum::operator=(RunningChecksum&&) noexcept = default;
 
-void RunningChecksum::reset() { XXH3_64bits_reset(&state_->state); }
+void RunningChecksum::reset() { XXH3_64bits_reset_withSeed(&state_->state, state_->seed); }
 
 void RunningChecksum::add(std::span<const std::byte> bytes) {
   XXH3_64bits_update(&state_->state, bytes.data(), bytes.size());

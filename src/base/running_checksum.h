@@ -10,10 +10,10 @@ namespace trimtab::base {
 /// The checksum of base/hash.h over bytes that come in pieces.
 class RunningChecksum {
  public:
-  RunningChecksum();
+  explicit RunningChecksum(std::uint64_t seed = 0);
   ~RunningChecksum();
-  RunningChecksum(const RunningChecksum&) = delete;
-  RunningChecksum& operator=(const RunningChecksum&) = delete;
+  RunningChecksum(RunningChecksum&&) noexcept;
+  RunningChecksum& operator=(RunningChecksum&&) noexcept;
 
   /// Begins anew.
   void reset();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <utility>
 
 #include "base/check.h"
@@ -31,14 +32,17 @@ policy::SwapBackendCost measured_cost(swap_in::Backend& backend) {
   return assumed;
 }
 
-void drop(std::deque<MoveJob>& queue, model::RequestId id, std::vector<MoveJob>& dropped) {
-  for (auto job = queue.begin(); job != queue.end();) {
-    if (job->id != id) {
-      ++job;
+/// `job_of`: of what the queue holds.
+template <class Queue, class JobOf>
+void drop(Queue& queue, JobOf job_of, model::RequestId id, std::vector<MoveJob>& dropped) {
+  for (auto at = queue.begin(); at != queue.end();) {
+    MoveJob& job = std::invoke(job_of, *at);
+    if (job.id != id) {
+      ++at;
       continue;
     }
-    dropped.push_back(std::move(*job));
-    job = queue.erase(job);
+    dropped.push_back(std::move(job));
+    at = queue.erase(at);
   }
 }
 
@@ -89,16 +93,9 @@ void BlockMover::cancel(model::RequestId id) {
     if (current_ == id) cancel_current_ = true;
     for (const Active& one : active_)
       if (one.fetch->job().id == id) one.fetch->cancel();
-    drop(hand_overs_, id, dropped);
-    for (auto fetch = fetches_.begin(); fetch != fetches_.end();) {
-      if (fetch->job.id != id) {
-        ++fetch;
-        continue;
-      }
-      dropped.push_back(std::move(fetch->job));
-      fetch = fetches_.erase(fetch);
-    }
-    drop(stores_, id, dropped);
+    drop(hand_overs_, std::identity{}, id, dropped);
+    drop(fetches_, &Fetch::job, id, dropped);
+    drop(stores_, std::identity{}, id, dropped);
   }
   for (MoveJob& job : dropped) hooks_.done({std::move(job), 0, true, {}});
 }

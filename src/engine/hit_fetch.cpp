@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kv_pool/content_checksum.h"
+
 namespace trimtab::engine {
 
 namespace {
@@ -16,7 +18,7 @@ swap_in::SwapRequest HitFetch::by_layer(const HitLayout& layout, std::uint32_t b
   swap_in::SwapRequest request;
   request.layers = layout.spans;
   for (const std::uint32_t block : job_.blocks) request.destinations.push_back(arena_.block(block).data());
-  for (const model::BlockKey key : job_.keys) checksums_.emplace_back(key);
+  for (const model::BlockKey key : job_.keys) checksums_.emplace_back(kv_pool::content_seed(key));
   request.feed = shared_from_this();
   request.batch = batch;
   request.patience = patience_;

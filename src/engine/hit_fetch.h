@@ -5,11 +5,11 @@
 #include <memory>
 #include <vector>
 
+#include "base/running_checksum.h"
 #include "engine/hit_swap.h"
 #include "engine/kv_arena.h"
 #include "engine/move_job.h"
 #include "ipc/steady_clock.h"
-#include "kv_pool/layered_checksum.h"
 #include "kv_pool/pool_client.h"
 #include "swap_in/layer_swapper.h"
 
@@ -67,8 +67,8 @@ class HitFetch final : public swap_in::LayerFeed, public std::enable_shared_from
   base::Nanos patience_, begun_, heard_;
   const HitLayout* layout_ = nullptr;
   std::vector<kv_pool::FetchTicket::Arrival> came_;
-  std::vector<kv_pool::LayeredChecksum> checksums_;  // of what has landed, by block
-  std::uint32_t verified_ = 0;                       // leading blocks
+  std::vector<base::RunningChecksum> checksums_;  // of what has landed, by block
+  std::uint32_t verified_ = 0;                    // leading blocks
   bool loader_lost_ = false;
   std::atomic<bool> cancelled_{false};
 };

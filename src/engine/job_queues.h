@@ -28,8 +28,6 @@ class JobQueues {
     queue->pop_front();
     return job;
   }
-  auto begin() { return queues_.begin(); }
-  auto end() { return queues_.end(); }
 
  private:
   std::array<Queue, kKinds> queues_;

@@ -32,7 +32,7 @@ bool HitCounters::settle(HitAccount& account, const HitRead& read) {
   totals_.hit_tokens += hit.tokens.value;
   if (hit.snapshot_blocks > 0) ++totals_.snapshots_used;
   if (!hit.exact) ++totals_.approximate;
-  totals_.window_tokens_recomputed += hit.block_kv_blocks * model::kBlockTokens - hit.tokens.value;
+  totals_.window_tokens_recomputed += hit.recomputed_tokens();
   return true;
 }
 

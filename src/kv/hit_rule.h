@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/units.h"
+#include "model/ids.h"
 #include "model/profile.h"
 
 namespace trimtab::kv {
@@ -33,6 +34,9 @@ struct Hit {
   bool recomputes_window = false;    // tokens before block_kv_blocks * 128 are computed for their window only
   bool exact = true;                 // false: the logits may drift (approximate, snapshot missing)
   std::string reason;
+
+  /// Tokens whose block KV is read and that are computed again, for their window state only.
+  std::int64_t recomputed_tokens() const { return block_kv_blocks * model::kBlockTokens - tokens.value; }
 };
 
 /// The hit of a prompt. Block KV decides the length; the window decides only how much before its end is

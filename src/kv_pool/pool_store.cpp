@@ -234,9 +234,7 @@ PoolStats PoolStore::stats() const {
     stats.shards_bad =
         counters.shards_short + counters.shards_foreign + counters.shards_corrupt + counters.shards_damaged;
     for (kv_store::TargetId id = 0; id < store.channels().count(); ++id) {
-      const auto* keeper = store.map_keeper();
-      if (keeper != nullptr && keeper->record().members[id].state == kv_store::MapMember::State::kGone)
-        continue;
+      if (store.has_left(id)) continue;
       ++stats.targets;
       stats.targets_dead += store.channels().usable(id) ? 0 : 1;
     }

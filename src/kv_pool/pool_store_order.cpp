@@ -7,13 +7,14 @@ namespace trimtab::kv_pool {
 /// Above a store the arena goes by age alone: what leaves it is read again, not computed, and a chain may
 /// have gaps there. Where memory is all there is, its policy decides.
 bool PoolStore::evict_one() {
+  const auto evict = [this](std::uint32_t slot) {
+    index_.erase(slots_[slot].key);
+    free_slot(slot);
+    ++counters_.memory_evictions;
+  };
   if (order_) {
     const auto gone = order_->victims(base::Bytes{static_cast<std::int64_t>(block_bytes_)}, now_);
-    for (const eviction::Slot slot : gone) {
-      index_.erase(slots_[slot].key);
-      free_slot(slot);
-      ++counters_.memory_evictions;
-    }
+    for (const eviction::Slot slot : gone) evict(slot);
     return !gone.empty();
   }
   const auto oldest = index_.oldest([this](const kv::PrefixIndex::Entry& entry) {
@@ -21,9 +22,7 @@ bool PoolStore::evict_one() {
     return slot.pins == 0 && !slot.storing && slot.commit == 0;
   });
   if (!oldest) return false;
-  index_.erase(oldest->key);
-  free_slot(oldest->value);
-  ++counters_.memory_evictions;
+  evict(oldest->value);
   return true;
 }
 

@@ -105,8 +105,9 @@ base::Result<std::vector<std::string>> check_places(std::span<const std::string>
   std::map<std::uint64_t, FileSystem> systems;
   std::size_t directories = 0;
   for (const std::string& spec : specs) {
-    if (spec.find("://") != std::string::npos) continue;
-    const std::string directory = spec.starts_with("dir:") ? spec.substr(4) : spec;
+    const auto named = directory_of(spec);
+    if (!named) continue;
+    const std::string& directory = *named;
     ++directories;
     TRIMTAB_TRY(check_writable(directory));
     struct stat status {};

@@ -16,7 +16,7 @@ Role role_of(const MapMember& member) {
 }  // namespace
 
 PoolReport report_on(kv_store::StripedStore& store, const kv_store::MapRecord& opened_by,
-                     std::uint64_t block_bytes, base::Nanos now) {
+                     std::span<const std::string> names, std::uint64_t block_bytes, base::Nanos now) {
   const kv_store::MapRecord& record =
       store.map_keeper() != nullptr ? store.map_keeper()->record() : opened_by;
   PoolReport report;
@@ -36,6 +36,7 @@ PoolReport report_on(kv_store::StripedStore& store, const kv_store::MapRecord& o
       target.place = record.members[id].place;
       target.role = role_of(record.members[id]);
     }
+    if (id < names.size()) target.place = names[id];
     if (target.role == Role::kGone) continue;
     const bool answers = store.channels().usable(id) && store.index().alive(id);
     target.health = answers ? name(store.channels().health(id)) : "dead";

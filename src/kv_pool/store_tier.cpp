@@ -160,12 +160,9 @@ bool StoreTier::full_by_trouble() {
   // A write counts without the targets that may be lost, so their trouble is not why it found no room.
   std::uint32_t troubled = 0;
   bool answering = false;
-  const kv_store::MapKeeper* keeper = store_->map_keeper();
   for (kv_store::TargetId id = 0; id < store_->channels().count(); ++id) {
     const bool usable = store_->channels().usable(id);
-    if (usable && store_->trouble(id).empty()) continue;
-    if (keeper != nullptr && keeper->record().members[id].state == kv_store::MapMember::State::kGone)
-      continue;
+    if (store_->has_left(id) || (usable && store_->trouble(id).empty())) continue;
     ++troubled;
     answering |= usable;
   }

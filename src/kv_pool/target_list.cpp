@@ -63,9 +63,12 @@ Opened open_redis(const std::string& address, std::uint64_t shard_bytes) {
   return std::unique_ptr<kv_target::Target>(std::move(*target));
 }
 
-bool is_remote(const std::string& spec) { return spec.find("://") != std::string::npos; }
-
 }  // namespace
+
+std::optional<std::string> directory_of(const std::string& spec) {
+  if (spec.find("://") != std::string::npos) return std::nullopt;
+  return starts(spec, "dir:") ? spec.substr(4) : spec;
+}
 
 base::Result<std::unique_ptr<kv_target::Target>> open_target(const std::string& spec,
                                                              std::uint64_t directory_bytes,
@@ -73,8 +76,8 @@ base::Result<std::unique_ptr<kv_target::Target>> open_target(const std::string& 
                                                              base::Nanos patience) {
   if (starts(spec, "tcp://")) return open_network(spec.substr(6), patience);
   if (starts(spec, "redis://")) return open_redis(spec.substr(8), shard_bytes);
-  if (!is_remote(spec))
-    return open_directory(starts(spec, "dir:") ? spec.substr(4) : spec, directory_bytes, shard_bytes);
+  if (auto directory = directory_of(spec))
+    return open_directory(std::move(*directory), directory_bytes, shard_bytes);
   return base::fail(base::Code::kInvalidArgument,
                     fmt::format("'{}' is no place for shards: give a directory, tcp://host:port or "
                                 "redis://host:port",
@@ -88,17 +91,20 @@ std::string place_of(const std::string& spec) {
   return "redis://" + spec.substr(at + 1);
 }
 
+static std::uint64_t directories_in(std::span<const std::string> specs) {
+  return static_cast<std::uint64_t>(
+      std::ranges::count_if(specs, [](const std::string& spec) { return directory_of(spec).has_value(); }));
+}
+
 std::uint64_t directory_share(std::span<const std::string> specs, std::uint64_t directory_bytes) {
-  const auto directories = static_cast<std::uint64_t>(
-      std::count_if(specs.begin(), specs.end(), [](const std::string& spec) { return !is_remote(spec); }));
-  return directory_bytes / std::max<std::uint64_t>(1, directories);
+  return directory_bytes / std::max<std::uint64_t>(1, directories_in(specs));
 }
 
 base::Result<TargetList> open_targets(std::span<const std::string> specs, std::uint64_t directory_bytes,
                                       std::uint64_t shard_bytes) {
   TargetList list;
   const std::uint64_t share = directory_share(specs, directory_bytes);
-  if (!std::ranges::all_of(specs, is_remote) && share < on_disk(shard_bytes))
+  if (directories_in(specs) > 0 && share < on_disk(shard_bytes))
     return base::fail(
         base::Code::kInvalidArgument,
         fmt::format("pool.file_bytes = {} is {} bytes for each directory, and one shard of this model's "

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,6 +32,8 @@ base::Result<TargetList> open_targets(std::span<const std::string> specs, std::u
 base::Result<std::unique_ptr<kv_target::Target>> open_target(
     const std::string& spec, std::uint64_t directory_bytes, std::uint64_t shard_bytes,
     base::Nanos patience = base::Nanos{2'000'000'000});
+/// The directory that a place is; nothing: it is a server.
+std::optional<std::string> directory_of(const std::string& spec);
 /// Its name in the pool's map, in messages and in reports: without user and password.
 std::string place_of(const std::string& spec);
 /// Of the list, how much is each directory's.

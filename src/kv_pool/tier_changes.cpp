@@ -63,10 +63,8 @@ base::Status StoreTier::adopt_newer(base::Nanos now) {
 }
 
 PoolReport StoreTier::report(base::Nanos now) {
-  PoolReport report = report_on(*store_, opened_by_, block_bytes_, now);
+  PoolReport report = report_on(*store_, opened_by_, names_, block_bytes_, now);
   report.map_trouble = map_trouble_;
-  for (TargetId id = 0; id < names_.size() && id < report.targets.size(); ++id)
-    report.targets[id].place = names_[id];
   return report;
 }
 

@@ -110,6 +110,10 @@ class StripedStore {
                      base::Nanos now);
   /// Null: the map is kept nowhere.
   const MapKeeper* map_keeper() const { return keeper_ ? &*keeper_ : nullptr; }
+  /// It left the pool, and its number stays.
+  bool has_left(TargetId id) const {
+    return keeper_ && keeper_->record().members[id].state == MapMember::State::kGone;
+  }
   bool map_settled() const { return !keeper_ || keeper_->settled(); }
   const MapRecord* newer_map() const { return keeper_ && keeper_->newer() ? &*keeper_->newer() : nullptr; }
   /// Old copies of moved shards that will be erased.

@@ -137,9 +137,6 @@ Task& FileTarget::new_task(const Request& request) {
 }
 
 void FileTarget::submit(std::span<const Request> requests) {
-  // The look-ups of many shards wait for memory together; one after the other each would wait for itself.
-  if (requests.size() > 1)
-    for (const Request& request : requests) (void)index_.find(request.name);
   for (const Request& request : requests) admit(request);
   pump();
   if (!done_.empty()) signal();

@@ -1,4 +1,4 @@
-#include "kv_pool/layered_checksum.h"
+#include "kv_pool/content_checksum.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
@@ -7,16 +7,14 @@
 #include <algorithm>
 #include <vector>
 
-#include "kv_pool/content_checksum.h"
-
 namespace trimtab::kv_pool {
 namespace {
 
-RC_GTEST_PROP(LayeredChecksum, PiecesGiveWhatTheWholeGives, ()) {
+RC_GTEST_PROP(ContentChecksum, PiecesGiveWhatTheWholeGives, ()) {
   const model::BlockKey key{*rc::gen::arbitrary<std::uint64_t>(), *rc::gen::arbitrary<std::uint64_t>()};
   std::vector<std::byte> block(*rc::gen::inRange<std::size_t>(1, 5'000));
   for (std::size_t i = 0; i < block.size(); ++i) block[i] = static_cast<std::byte>(i * 7 + i / 251);
-  LayeredChecksum layered(key);
+  base::RunningChecksum layered(content_seed(key));
   for (std::size_t done = 0; done < block.size();) {
     const std::size_t piece = *rc::gen::inRange<std::size_t>(1, block.size() - done + 1);
     layered.add(std::span(block).subspan(done, piece));
