@@ -14,6 +14,9 @@ namespace {
 constexpr std::uint32_t kBuffersLeast = 64;
 /// Reads that begin together, so that a target is asked for several shards at once and finds them faster.
 constexpr std::uint32_t kTogether = 8;
+/// So many events are told before more is done: a fast target answers as fast as it is asked, and whoever
+/// waits for a block would hear of it with the last. Layers are told at once.
+constexpr std::size_t kToldTogether = 128;
 
 /// The beginnings of all its pages: what follows, the processor fetches by itself.
 void prefetch(const Answer& answer) {
@@ -202,19 +205,28 @@ void StripedStore::fire_timers(base::Nanos now) {
 
 void StripedStore::pump(base::Nanos now) {
   if (keeper_) keep_map(now);
-  while (dispatch(now)) {
-  }
+  dispatch_all(now);
   fire_timers(now);
   expire_waiting_reads(now);
-  for (bool more = true; more;) {
+  bool more = true;
+  do {
     more = start_read(now);
     // First layers are asked for before the rest: for that their reads must all have begun. Otherwise a few
     // at a time, which targets that answer at once have answered before the next begin.
     for (std::uint32_t n = 1; (pieces_.count() > 1 || n < kTogether) && start_read(now);) ++n;
     more |= start_write(now);
     more |= start_repair(now);
-    while (dispatch(now)) {
-    }
+    dispatch_all(now);
+  } while (more && !much_to_tell());
+  fresh_ |= much_to_tell();
+}
+
+bool StripedStore::much_to_tell() const {
+  return events_.size() >= (pieces_.count() > 1 ? 1 : kToldTogether);
+}
+
+void StripedStore::dispatch_all(base::Nanos now) {
+  while (dispatch(now) && !much_to_tell()) {
   }
 }
 

@@ -141,6 +141,8 @@ class StripedStore {
 
   void pump(base::Nanos now);
   bool dispatch(base::Nanos now);
+  void dispatch_all(base::Nanos now);
+  bool much_to_tell() const;
   void fire_timers(base::Nanos now);
   void turned(const Channels::Turn& turn, base::Nanos now);
   bool follow(TargetId id, base::Nanos now);

@@ -84,7 +84,7 @@ base::Status FileTarget::start() {
   const auto live = [this] {
     std::vector<file::LogEntry> entries;
     entries.reserve(index_.size());
-    for (const auto& [name, extent] : index_) entries.push_back({name, extent});
+    for (const auto& [name, extent] : index_.entries()) entries.push_back({name, extent});
     return entries;
   };
   committer_ = std::make_unique<file::Committer>(*engine_, directory_, allocator_, live, options_.log_slack);
@@ -93,7 +93,7 @@ base::Status FileTarget::start() {
     const std::uint64_t units = directory_.layout().units_of(entry.extent.bytes);
     const bool free = allocator_.take_at(entry.extent.unit, units);
     TRIMTAB_CHECK(free, "the log gives two shards one place");
-    index_.emplace(entry.name, entry.extent);
+    index_.add(entry.name) = entry.extent;
     feed_.put(entry.name, static_cast<std::uint32_t>(entry.extent.bytes));
     units_used_ += units;
   }
@@ -137,6 +137,7 @@ Task& FileTarget::new_task(const Request& request) {
 }
 
 void FileTarget::submit(std::span<const Request> requests) {
+  index_.prefetch(requests);
   for (const Request& request : requests) admit(request);
   pump();
   if (!done_.empty()) signal();
@@ -186,13 +187,13 @@ bool FileTarget::begin(Task& task) {
       holds = begin_write(task);
       break;
     case Verb::kErase: {
-      const auto held = index_.find(task.request.name);
-      holds = held != index_.end();
+      const file::Extent* held = index_.find(task.request.name);
+      holds = held != nullptr;
       if (!holds) {
         task.outcome = Outcome::kMissing;
         break;
       }
-      task.extent = held->second;
+      task.extent = *held;
       task.stage = Task::Stage::kMoved;
       committer_->join(task);
       break;
@@ -203,12 +204,12 @@ bool FileTarget::begin(Task& task) {
 }
 
 bool FileTarget::begin_read(Task& task) {
-  const auto held = index_.find(task.request.name);
-  if (held == index_.end()) {
+  const file::Extent* held = index_.find(task.request.name);
+  if (held == nullptr) {
     task.outcome = Outcome::kMissing;
     return false;
   }
-  task.extent = held->second;
+  task.extent = *held;
   if (task.request.offset > task.extent.bytes) {
     task.outcome = Outcome::kTooLarge;
     return false;
@@ -282,15 +283,14 @@ void FileTarget::ended(Task& task) {
   const ShardName& name = task.request.name;
   const bool writes = task.request.verb == Verb::kWrite;
   const std::uint64_t units = layout.units_of(task.extent.bytes);
-  const auto held = index_.find(name);
   if (task.outcome == Outcome::kDone) {
-    if (held != index_.end()) {
-      const std::uint64_t old_units = layout.units_of(held->second.bytes);
-      allocator_.give(held->second.unit, old_units);
+    if (const file::Extent* held = index_.find(name)) {
+      const std::uint64_t old_units = layout.units_of(held->bytes);
+      allocator_.give(held->unit, old_units);
       units_used_ -= old_units;
     }
     if (writes) {
-      index_.insert_or_assign(name, task.extent);
+      index_.add(name) = task.extent;
       feed_.put(name, static_cast<std::uint32_t>(task.extent.bytes));
       caller_bytes_written_ += task.extent.bytes;
     } else {

@@ -92,7 +92,7 @@ class FileTarget final : public Target {
   std::unique_ptr<file::IoEngine> engine_;
   std::unique_ptr<file::Mover> mover_;
   std::unique_ptr<file::Committer> committer_;
-  std::unordered_map<ShardName, file::Extent, ShardHash> index_;
+  ShardTable<file::Extent> index_;
   ShardTable<file::Lane*> lanes_;  // of shards with requests
   std::vector<std::unique_ptr<file::Lane>> all_lanes_;
   std::vector<file::Lane*> free_lanes_;

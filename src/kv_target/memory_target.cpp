@@ -12,7 +12,7 @@ MemoryTarget::MemoryTarget(Options options) : options_(options), feed_(options.e
 
 void MemoryTarget::submit(std::span<const Request> requests) {
   // All look-ups wait for memory together; one after the other each would wait for itself.
-  for (const Request& request : requests) shards_.prefetch(request.name);
+  shards_.prefetch(requests);
   for (const Request& request : requests)
     if (const Held* held = shards_.find(request.name)) __builtin_prefetch(held->bytes.get());
   for (const Request& request : requests) done_.push_back(carry_out(request));

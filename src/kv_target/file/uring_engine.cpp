@@ -88,7 +88,11 @@ class UringEngine final : public IoEngine {
 std::unique_ptr<IoEngine> make_uring_engine(const EngineOptions& options, std::string& why) {
   io_uring ring;
   // The completion queue is twice as long as the depth, so that it never overflows.
-  int error = io_uring_queue_init(options.depth, &ring, 0);
+  // What is done is told when this thread enters the kernel, which it does to ask: otherwise the kernel
+  // interrupts it for every read of a file system whose reads its own threads do. Kernels before 5.19 always
+  // do.
+  int error = io_uring_queue_init(options.depth, &ring, IORING_SETUP_COOP_TASKRUN);
+  if (error == -EINVAL) error = io_uring_queue_init(options.depth, &ring, 0);
   if (error < 0) {
     why = fmt::format("io_uring: {}", std::strerror(-error));
     return nullptr;
