@@ -11,7 +11,7 @@ using kv_target::Verb;
 
 namespace {
 constexpr std::size_t kProbeBytes = 64;
-constexpr std::uint32_t kInARow = 64;
+constexpr std::uint32_t kInARow = 1'024;
 // No block has this key: it is no hash's likely value, and nothing is written under it.
 constexpr kv_target::ShardName kProbeName{{UINT64_MAX, UINT64_MAX}, UINT8_MAX};
 constexpr std::size_t kUnreadMost = 8;

@@ -14,7 +14,7 @@ SHARDS = (23_040, 45_568)
 
 def keys_and_pool():
     keys, _ = google_benchmark('kv_bench', 'hash_chain|raw_sha256|prefix_match')
-    pool, _ = google_benchmark('kv_pool_bench')
+    pool, hits = google_benchmark('kv_pool_bench')
     raw = pick(keys, 'raw_sha256/tokens:65536') / 1e6
     results = [
         result('hash chain of 65,536 tokens', pick(keys, 'hash_chain/tokens:65536') / 1e6, 'ms', goal=1,
@@ -27,6 +27,10 @@ def keys_and_pool():
         for verb in ('get', 'put'):
             results.append(result(f'pool {verb}, {bytes_:,} B block', pick(pool, f'{verb}/bytes:{bytes_}') / 1e3, 'us',
                                   peer='memcpy + XXH3', peer_value=limit))
+    for of, loader in (('fetch_from_store/', 'a running loader'), ('fetch_from_store_anew/', 'a new one')):
+        hit = pick(hits, of)
+        results.append(result(f'64K hit from the store, {loader}: its first layer, of the time of all', hit['first_layer_at'], '', goal=0.3,
+                              note=f'{hit["ms"]:.0f} ms in all'))
     return results
 
 
