@@ -70,6 +70,9 @@ void add_change(CLI::App& pool, const char* name, Manage::Change change, const s
   if (change == Manage::Change::kExpand)
     command->add_option("places", options->change.places, "the new targets' places; they must be empty")
         ->required();
+  if (change == Manage::Change::kExpand)
+    command->add_option("--racks", options->change.racks,
+                        "the rack of each, where [pool] racks says those of the others");
   if (change == Manage::Change::kReplace)
     command->add_option("place", options->change.places, "the empty target that stands in")
         ->required()

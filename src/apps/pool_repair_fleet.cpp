@@ -125,6 +125,7 @@ base::Result<Fleet> open_fleet(const FleetOptions& options, kv_store::MapUse use
   store.memory_bytes = std::max<std::uint64_t>(store.memory_bytes, 256 * fleet.layout.shard_bytes);
   store.repair_bytes_per_second = options.bytes_per_second;
   store.repair_jobs = 16;
+  if (options.targets.empty()) store.racks.assign(config->pool.racks.begin(), config->pool.racks.end());
   if (options.request_timeout > base::Nanos{}) store.targets.request_timeout = options.request_timeout;
   const ipc::SteadyClock clock;
   auto opened =

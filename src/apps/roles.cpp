@@ -111,6 +111,7 @@ base::Status run_kv_loader(const Instance& instance, const std::string& socket) 
   loader.targets = pool_targets_of(instance);
   loader.memory_bytes = static_cast<std::uint64_t>(pool.memory_bytes);
   loader.file_bytes = static_cast<std::uint64_t>(pool.file_bytes);
+  loader.racks.assign(pool.racks.begin(), pool.racks.end());
   loader.eviction = pool.eviction;
   loader.kv = instance.profile.kv;
   const auto notes = kv_pool::check_places(loader.targets, loader.file_bytes);

@@ -117,6 +117,12 @@ void read_rest(StrictTable& root, model::ClusterConfig& out) {
   auto pool = root.table("pool");
   pool.read("directory", out.pool.directory);
   pool.read("targets", out.pool.targets);
+  pool.read("racks", out.pool.racks, 0, 65'535);
+  if (!out.pool.racks.empty() && out.pool.racks.size() != out.pool.targets.size()) {
+    pool.reject("racks", fmt::format("pool.racks has {} values for {} targets; give one each, in their order, "
+                                     "or none",
+                                     out.pool.racks.size(), out.pool.targets.size()));
+  }
   pool.read("memory_bytes", out.pool.memory_bytes, 1 << 20, 64 * kTebibyte);
   pool.read("file_bytes", out.pool.file_bytes, 0, 1024 * kTebibyte);
   pool.read("eviction", out.pool.eviction);
@@ -334,6 +340,8 @@ std::string cluster_config_toml(const model::ClusterConfig& c) {
   put("directory", text(c.pool.directory), "blocks' directory, survives restarts; empty: state_dir/pool");
   put("targets", list(c.pool.targets),
       "directories and tcp://host:port instead of it, 12 or more to lose two");
+  put("racks", list(c.pool.racks),
+      "the rack of each target: no two shards of a block in one where twelve or more stand; empty: not known");
   put("memory_bytes", number(c.pool.memory_bytes), "memory tier");
   put("file_bytes", number(c.pool.file_bytes), "of all directories together; 0: none");
   put("eviction", text(c.pool.eviction),

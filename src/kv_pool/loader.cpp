@@ -119,6 +119,7 @@ base::Status Loader::open_tier(std::uint64_t& blocks) {
       std::min<std::uint64_t>(options_.loads_most * kv_code::kShards, kBytesReady / layout->shard_bytes));
   for (const std::string& spec : options_.targets) places_.push_back(place_of(spec));
   tier.places = places_;
+  tier.store.racks = options_.racks;
   tier.clock = &clock_;
   const std::uint64_t share = directory_share(options_.targets, options_.file_bytes);
   tier.open_target = [this, share, shard_bytes = layout->shard_bytes](const std::string& place) {

@@ -15,6 +15,7 @@ struct LoaderOptions {
   std::string socket_path;  // users dial here
   /// Where shards go (target_list.h): directories, other machines. Empty: memory only.
   std::vector<std::string> targets;
+  std::vector<std::uint32_t> racks;  // of each; empty: not known
   std::uint64_t memory_bytes =
       1ULL << 30;                         // the arena, which users get by descriptor: no file is left behind
   bool huge_pages = true;                 // for it, when the machine has them to spare

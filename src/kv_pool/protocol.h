@@ -16,7 +16,7 @@ namespace trimtab::kv_pool::protocol {
 
 using model::BlockKey;
 
-inline constexpr std::uint32_t kVersion = 4;
+inline constexpr std::uint32_t kVersion = 5;
 
 constexpr wire::Type kv_type(int offset) {
   return static_cast<wire::Type>(static_cast<int>(wire::Type::kKvFirst) + offset);
@@ -206,10 +206,11 @@ struct Manage {
   enum class Change : std::uint8_t { kGiveUp, kDrain, kExpand, kReplace };
   Change change = Change::kExpand;
   std::string target;               // all but kExpand
-  std::vector<std::string> places;  // kExpand: the new ones; kReplace: the one that stands in
+  std::vector<std::string> places;   // kExpand: the new ones; kReplace: the one that stands in
+  std::vector<std::uint32_t> racks;  // kExpand: of each, where the pool's map has racks
   template <class A>
   void visit(A& a) {
-    a(change, target, places);
+    a(change, target, places, racks);
   }
 };
 /// It has begun, and goes on in the background (`Pool` says how far), or it was refused.

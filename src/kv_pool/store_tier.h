@@ -96,7 +96,8 @@ class StoreTier {
   base::Status manage(const protocol::Manage& asked, base::Nanos now);
   base::Status give_up(const std::string& target, base::Nanos now);
   base::Status drain(const std::string& target, base::Nanos now);
-  base::Status expand(std::span<const std::string> places, base::Nanos now);
+  base::Status expand(std::span<const std::string> places, std::span<const std::uint32_t> racks,
+                      base::Nanos now);
   base::Status replace(const std::string& target, const std::string& place, base::Nanos now);
   /// Why the targets take nothing at present; empty while they do.
   std::string trouble();

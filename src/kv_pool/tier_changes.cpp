@@ -93,7 +93,7 @@ base::Status StoreTier::manage(const protocol::Manage& asked, base::Nanos now) {
     case Change::kDrain:
       return drain(asked.target, now);
     case Change::kExpand:
-      return expand(asked.places, now);
+      return expand(asked.places, asked.racks, now);
     case Change::kReplace:
       if (asked.places.size() == 1) return replace(asked.target, asked.places.front(), now);
       break;
@@ -154,7 +154,8 @@ base::Result<std::unique_ptr<kv_target::Target>> StoreTier::open_blank(const std
   return target;
 }
 
-base::Status StoreTier::expand(std::span<const std::string> specs, base::Nanos now) {
+base::Status StoreTier::expand(std::span<const std::string> specs, std::span<const std::uint32_t> racks,
+                               base::Nanos now) {
   if (store_->map_keeper() == nullptr) return refuse("this pool has no targets: it is in memory only");
   if (specs.empty()) return refuse("expand by which places? name one or more");
   std::vector<std::unique_ptr<kv_target::Target>> more;
@@ -167,7 +168,7 @@ base::Status StoreTier::expand(std::span<const std::string> specs, base::Nanos n
     more.push_back(std::move(*target));
     places.push_back(place_of(spec));
   }
-  return store_->expand(std::move(more), {}, now, places);
+  return store_->expand(std::move(more), racks, now, places);
 }
 
 /// Without this target, and those that do not answer, every block can still be read.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "base/codec.h"
 #include "base/hash.h"
@@ -111,7 +112,15 @@ base::Result<MapRecord> MapRecord::anew() const {
   MapStep step;
   for (TargetId id = 0; id < members.size(); ++id)
     if (members[id].state == MapMember::State::kIn) step.targets.push_back(id);
-  auto map = PlaceMap::over(step.targets, static_cast<std::uint32_t>(members.size()));
+  for (const MapStep& earlier : steps) {
+    if (earlier.kind == MapStep::Kind::kMake) step.racks = earlier.racks;
+    if (earlier.kind == MapStep::Kind::kWiden)
+      step.racks.insert(step.racks.end(), earlier.racks.begin(), earlier.racks.end());
+  }
+  const auto all = static_cast<std::uint32_t>(members.size());
+  auto map = PlaceMap::over(step.targets, all, step.racks);
+  // What grew or shrank may stand in racks for which no map is made anew: it opens all the same.
+  if (!map && !std::exchange(step.racks, {}).empty()) map = PlaceMap::over(step.targets, all);
   if (!map) return tl::unexpected<base::Error>(map.error());
   record.steps.clear();
   record.changed(std::move(step), *map);

@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "kv_store/absent_target.h"
 
@@ -295,20 +296,27 @@ base::Result<OpenedPool> open_pool(std::vector<std::unique_ptr<kv_target::Target
       in_order.push_back(std::make_unique<AbsentTarget>());
   }
   std::vector<std::string> names;
+  std::vector<std::uint32_t> racks;
   for (const std::size_t i : arranged->newcomers) {
     more.push_back(std::move(owned[i]));
     names.push_back(places[i]);
+    if (!options.racks.empty()) racks.push_back(options.racks[i]);
   }
   pool.record = arranged->record;
   options.record = std::move(arranged->record);
   options.keeps_record = use != MapUse::kLook;
   options.kept = std::move(found.buffers);
-  options.racks.clear();
+  const bool racks_said = !std::exchange(options.racks, {}).empty();
   auto store = StripedStore::open(std::move(in_order), std::move(options), clock.now());
   if (!store) return tl::unexpected<base::Error>(store.error());
   pool.store = std::move(*store);
+  if (racks_said && pool.store->map().stripes().racks.empty()) {
+    pool.notes.emplace_back(
+        "the pool was made without racks, and goes on without: they are said when a pool is made");
+    racks.clear();
+  }
   if (!more.empty()) {
-    TRIMTAB_TRY(pool.store->expand(std::move(more), {}, clock.now(), names));
+    TRIMTAB_TRY(pool.store->expand(std::move(more), racks, clock.now(), names));
     pool.notes.push_back(
         fmt::format("{} joined the pool; its share of the shards moves there", fmt::join(names, ", ")));
   }

@@ -20,6 +20,7 @@ base::Result<PlaceMap> PlaceMap::make(std::uint32_t targets, std::span<const std
   }
   placement::StripeMap map;
   map.nodes = targets;
+  map.racks.assign(racks.begin(), racks.end());  // for when it grows: fewer than twelve cannot keep the rule
   map.how = fmt::format("twelve shards around {} targets", targets);
   for (std::uint32_t group = 0; group < targets; ++group) {
     Places places{};

@@ -75,6 +75,7 @@ struct VisionConfig {
 struct PoolConfig {
   std::string directory;  // where blocks lie when `targets` names no other places. Empty: state_dir/pool
   std::vector<std::string> targets;  // places for shards: directories, tcp://host:port; empty: `directory`
+  std::vector<std::int64_t> racks;   // of each target, in their order; empty: not known
   std::int64_t memory_bytes = 1LL << 30;
   std::int64_t file_bytes = 4LL << 30;  // of all directories together; 0: memory only
   std::string eviction = "hit_density";
