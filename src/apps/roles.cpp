@@ -113,6 +113,8 @@ base::Status run_kv_loader(const Instance& instance, const std::string& socket) 
   loader.file_bytes = static_cast<std::uint64_t>(pool.file_bytes);
   loader.racks.assign(pool.racks.begin(), pool.racks.end());
   loader.eviction = pool.eviction;
+  if (pool.ttl_s > 0) loader.ttl = base::Nanos{pool.ttl_s * 1'000'000'000};
+  loader.writes_all = pool.write == "all";
   loader.kv = instance.profile.kv;
   const auto notes = kv_pool::check_places(loader.targets, loader.file_bytes);
   if (!notes) return tl::unexpected(notes.error());

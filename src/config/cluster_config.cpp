@@ -119,13 +119,18 @@ void read_rest(StrictTable& root, model::ClusterConfig& out) {
   pool.read("targets", out.pool.targets);
   pool.read("racks", out.pool.racks, 0, 65'535);
   if (!out.pool.racks.empty() && out.pool.racks.size() != out.pool.targets.size()) {
-    pool.reject("racks", fmt::format("pool.racks has {} values for {} targets; give one each, in their order, "
-                                     "or none",
-                                     out.pool.racks.size(), out.pool.targets.size()));
+    pool.reject("racks",
+                fmt::format("pool.racks has {} values for {} targets; give one each, in their order, "
+                            "or none",
+                            out.pool.racks.size(), out.pool.targets.size()));
   }
   pool.read("memory_bytes", out.pool.memory_bytes, 1 << 20, 64 * kTebibyte);
   pool.read("file_bytes", out.pool.file_bytes, 0, 1024 * kTebibyte);
   pool.read("eviction", out.pool.eviction);
+  pool.read("ttl_s", out.pool.ttl_s, 0, 1LL << 32);
+  pool.read("write", out.pool.write);
+  if (out.pool.write != "ten" && out.pool.write != "all")
+    pool.reject("write", fmt::format("pool.write = \"{}\": ten or all", out.pool.write));
   auto state = root.table("window_state");
   state.read("mode", out.window_state.mode);
   state.read("machines", out.window_state.machines, 1, 4096);
@@ -272,6 +277,25 @@ base::Status check_against_profile(const model::ClusterConfig& config, const mod
 
 namespace {
 
+void put_pool(std::string& out, const model::PoolConfig& p) {
+  const auto put = [&out](std::string_view key, const std::string& value, std::string_view meaning) {
+    put_key(out, key, value, meaning);
+  };
+  out += "\n[pool]\n";
+  put("directory", text(p.directory), "blocks' directory, survives restarts; empty: state_dir/pool");
+  put("targets", list(p.targets), "directories and tcp://host:port instead of it, 12 or more to lose two");
+  put("racks", list(p.racks),
+      "the rack of each target: no two shards of a block in one where twelve or more stand; empty: not "
+      "known");
+  put("memory_bytes", number(p.memory_bytes), "memory tier");
+  put("file_bytes", number(p.file_bytes), "of all directories together; 0: none");
+  put("eviction", text(p.eviction), "which blocks leave when they are full: lru, fifo, s3_fifo, hit_density");
+  put("ttl_s", number(p.ttl_s),
+      "blocks stored longer ago leave before all others; 0: age alone is no reason");
+  put("write", text(p.write),
+      "a block is durable with ten shards where targets are dead, or only with all twelve");
+}
+
 void put_window_state(std::string& out, const model::WindowStateConfig& state) {
   out += "\n[window_state]\n";
   put_key(out, "mode", text(state.mode),
@@ -336,16 +360,7 @@ std::string cluster_config_toml(const model::ClusterConfig& c) {
   put("machines", number(c.vision.machines), "each image goes to one of them");
   put("encoders", number(c.vision.encoders), "per machine");
   put("images_max", number(c.vision.images_max), "per request");
-  out += "\n[pool]\n";
-  put("directory", text(c.pool.directory), "blocks' directory, survives restarts; empty: state_dir/pool");
-  put("targets", list(c.pool.targets),
-      "directories and tcp://host:port instead of it, 12 or more to lose two");
-  put("racks", list(c.pool.racks),
-      "the rack of each target: no two shards of a block in one where twelve or more stand; empty: not known");
-  put("memory_bytes", number(c.pool.memory_bytes), "memory tier");
-  put("file_bytes", number(c.pool.file_bytes), "of all directories together; 0: none");
-  put("eviction", text(c.pool.eviction),
-      "which blocks leave when they are full: lru, fifo, s3_fifo, hit_density");
+  put_pool(out, c.pool);
   put_window_state(out, c.window_state);
   out += "\n[engine]\n";
   put("logits_checksums", c.engine.logits_checksums ? "true" : "false",

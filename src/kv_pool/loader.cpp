@@ -107,7 +107,7 @@ base::Status Loader::open_tier(std::uint64_t& blocks) {
   auto targets = open_targets(options_.targets, options_.file_bytes, layout->shard_bytes);
   if (!targets) return tl::unexpected(targets.error());
   StoreTier::Options tier;
-  tier.eviction = options_.eviction;
+  tell(options_, tier);
   blocks = targets->capacity_bytes / (kv_code::kShards * on_disk(layout->shard_bytes));
   tier.capacity_blocks = blocks;
   // The first layer of every block before the rest of any: computing can begin with it.
@@ -119,7 +119,6 @@ base::Status Loader::open_tier(std::uint64_t& blocks) {
       std::min<std::uint64_t>(options_.loads_most * kv_code::kShards, kBytesReady / layout->shard_bytes));
   for (const std::string& spec : options_.targets) places_.push_back(place_of(spec));
   tier.places = places_;
-  tier.store.racks = options_.racks;
   tier.clock = &clock_;
   const std::uint64_t share = directory_share(options_.targets, options_.file_bytes);
   tier.open_target = [this, share, shard_bytes = layout->shard_bytes](const std::string& place) {
@@ -165,6 +164,7 @@ base::Result<std::unique_ptr<Loader>> Loader::start(const LoaderOptions& options
   loader->store_ =
       std::make_unique<PoolStore>(loader->arena_.bytes().first(slots * stride), stride, block_bytes, *epoch,
                                   loader->tier_.get(), tier_blocks, std::move(*order));
+  loader->store_->expire_after(options.ttl);
   loader->desk_ = std::make_unique<FetchDesk>(*loader->store_, desk_limits(options, slots));
   // Users dial this path, so it comes last: whoever gets in is served.
   auto listener = ipc::Listener::bind(options.socket_path);

@@ -20,4 +20,11 @@ base::Result<std::unique_ptr<eviction::Policy>> memory_order(const LoaderOptions
   return eviction::make_policy(options.eviction, settings);
 }
 
+void tell(const LoaderOptions& options, StoreTier::Options& tier) {
+  tier.eviction = options.eviction;
+  tier.ttl = options.ttl;
+  tier.store.racks = options.racks;
+  if (options.writes_all) tier.store.write_policy = kv_store::WritePolicy::kAll;
+}
+
 }  // namespace trimtab::kv_pool

@@ -43,6 +43,7 @@ struct Pool {
   struct Faulty {
     std::uint64_t bytes_in_flight = 8ULL << 20;  // that each takes at a time
     std::uint32_t blocks = 0;                    // for which there is room; 0: for all
+    base::Nanos ttl = base::kForever;
   };
   Pool(Faulty how, std::uint32_t memory_slots, std::uint32_t layers) : memory(memory_slots * kBytes) {
     std::vector<std::unique_ptr<kv_target::Target>> targets;
@@ -55,15 +56,16 @@ struct Pool {
       faulty.push_back(one.get());
       targets.push_back(std::move(one));
     }
-    open(1'000, layers, std::move(targets));
+    open(1'000, layers, std::move(targets), how.ttl);
     begin(1'000);
   }
   void open(std::uint32_t file_slots, std::uint32_t layers,
-            std::vector<std::unique_ptr<kv_target::Target>> targets) {
+            std::vector<std::unique_ptr<kv_target::Target>> targets, base::Nanos ttl = base::kForever) {
     StoreTier::Options options;
     options.store.layout = *kv_code::StripeLayout::make(layout(layers));
     options.store.first_layers = layers > 1 ? 1 : 0;
     options.eviction = "lru";
+    options.ttl = ttl;
     options.capacity_blocks = file_slots;
     tier = *StoreTier::open(std::move(targets), std::move(options), clock.now());
   }

@@ -35,6 +35,8 @@ class PoolStore {
 
   /// The time of what is asked from now on; never goes back.
   void at(base::Nanos now) { now_ = now; }
+  /// Without a tier: blocks stored longer ago leave before all others. Of those that come from now on.
+  void expire_after(base::Nanos ttl) { ttl_ = ttl; }
 
   /// `prompt_blocks`: of the prompt, the last one that is not full among them; 0: as many as keys.
   protocol::Matched match(std::span<const BlockKey> keys, bool counted, std::uint32_t prompt_blocks = 0);
@@ -147,6 +149,7 @@ class PoolStore {
   kv::PrefixIndex index_;  // key -> slot that is ready
   AskedPrompts asked_;
   std::unique_ptr<eviction::Policy> order_;  // of a memory-only pool, over its slots
+  base::Nanos ttl_ = base::kForever;
 
   struct Load {
     std::vector<ClientId> gets;   // not pinned yet

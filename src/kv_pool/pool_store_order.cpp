@@ -55,6 +55,7 @@ void PoolStore::tell_stored(std::uint32_t number) {
   block.bytes = base::Bytes{static_cast<std::int64_t>(block_bytes_)};
   if (origin.parent)
     if (const auto before = index_.find(*origin.parent)) block.parent = before->value;
+  if (ttl_ != base::kForever) block.expires = now_ + ttl_;
   order_->stored(number, block, origin.access.value_or(eviction::Access{now_}));
 }
 

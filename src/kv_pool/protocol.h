@@ -205,7 +205,7 @@ struct Manage {
   static constexpr wire::Type kType = kv_type(18);
   enum class Change : std::uint8_t { kGiveUp, kDrain, kExpand, kReplace };
   Change change = Change::kExpand;
-  std::string target;               // all but kExpand
+  std::string target;                // all but kExpand
   std::vector<std::string> places;   // kExpand: the new ones; kReplace: the one that stands in
   std::vector<std::uint32_t> racks;  // kExpand: of each, where the pool's map has racks
   template <class A>

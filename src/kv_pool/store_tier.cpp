@@ -24,6 +24,7 @@ base::Result<std::unique_ptr<StoreTier>> StoreTier::open(
                               : eviction::make_policy(options.eviction, settings);
   if (!policy) return tl::unexpected(policy.error());
   const std::uint64_t bytes = options.store.layout.block_bytes;
+  const bool writes_all = options.store.write_policy == kv_store::WritePolicy::kAll;
   kv_store::OpenedPool pool;
   if (options.places.empty()) {
     auto store = kv_store::StripedStore::open(std::move(targets), std::move(options.store), now);
@@ -44,6 +45,8 @@ base::Result<std::unique_ptr<StoreTier>> StoreTier::open(
   tier->names_ = std::move(pool.names);
   tier->open_target_ = std::move(options.open_target);
   tier->clock_ = options.clock;
+  tier->ttl_ = options.ttl;
+  tier->writes_all_ = writes_all;
   tier->adopt(now);
   if (const std::size_t others = tier->store_->index().strangers(); others > 0)
     tier->notes_.push_back(fmt::format(
@@ -67,6 +70,7 @@ void StoreTier::add(BlockKey key, const Origin& origin, base::Nanos now) {
   block.parent = origin.parent ? slot_of(*origin.parent) : eviction::kNoSlot;
   block.position = origin.position;
   block.bytes = base::Bytes{static_cast<std::int64_t>(block_bytes_)};
+  if (ttl_ != base::kForever) block.expires = now + ttl_;
   policy_->stored(slot, block, origin.access.value_or(eviction::Access{now}));
 }
 
@@ -166,7 +170,7 @@ bool StoreTier::full_by_trouble() {
     ++troubled;
     answering |= usable;
   }
-  return answering && troubled > store_->map().losses();
+  return answering && troubled > (writes_all_ ? 0 : store_->map().losses());
 }
 
 void StoreTier::saved(const kv_store::StoreEvent& event, base::Nanos now, std::vector<Event>& events) {

@@ -33,6 +33,7 @@ class StoreTier {
     std::string eviction = "hit_density";     // a name of policy/eviction
     std::unique_ptr<eviction::Policy> order;  // where there is one, instead of that
     std::uint64_t capacity_blocks = 1'000;    // about: it bounds what the policy remembers
+    base::Nanos ttl = base::kForever;         // blocks stored (here, or found) longer ago leave first
     /// The targets' names, with which the pool's map is kept at them; empty: it is kept nowhere.
     std::vector<std::string> places;
     std::function<base::Result<std::unique_ptr<kv_target::Target>>(const std::string& place)> open_target;
@@ -150,6 +151,8 @@ class StoreTier {
   std::unique_ptr<kv_store::StripedStore> store_;
   std::unique_ptr<eviction::Policy> policy_;
   std::uint64_t block_bytes_;
+  base::Nanos ttl_ = base::kForever;
+  bool writes_all_ = false;                               // no write counts with fewer than twelve shards
   std::unordered_map<BlockKey, eviction::Slot> slot_of_;  // looked up, never iterated
   eviction::Slots<BlockKey> slots_;
   std::map<kv_store::StripedStore::Handle, Load> loads_;

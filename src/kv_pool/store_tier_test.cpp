@@ -53,5 +53,30 @@ TEST(StoreTier, AnotherModelsBlocksLeaveForWantOfRoomOnly) {
   EXPECT_EQ(pool.store->stats().file_errors, 0U);
 }
 
+/// Once its time is over a block leaves first, however often it was used; at the targets and in memory alone.
+TEST(StoreTier, WhoseTimeIsOverLeavesFirst) {
+  for (const bool over : {false, true}) {
+    Pool::Faulty how;
+    how.blocks = 3;
+    how.ttl = over ? base::Nanos{1} : base::kForever;
+    Pool pool(how, 16, 1);
+    Pool memory_only(3, 0);
+    memory_only.store->expire_after(how.ttl);
+    for (Pool* one : {&pool, &memory_only}) {
+      for (std::uint64_t n = 1; n <= 3; ++n) {
+        one->put(1, n);
+        one->settle();
+      }
+      one->match({1});  // LRU would drop the second
+      one->put(1, 4);
+      one->settle();
+    }
+    EXPECT_EQ(pool.tier->present(test::key(1)), !over);
+    EXPECT_EQ(pool.tier->present(test::key(2)), over);
+    EXPECT_EQ(memory_only.match({1}), over ? 0U : 1U);
+    EXPECT_EQ(memory_only.match({2}), over ? 1U : 0U);
+  }
+}
+
 }  // namespace
 }  // namespace trimtab::kv_pool
