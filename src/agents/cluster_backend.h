@@ -24,6 +24,8 @@ struct ClusterBackendOptions {
   std::string log_dir;               // decision log; empty: none on disk
   std::uint64_t log_file_bytes_max = 64UL << 20;
   double log_sample_ratio = 1.0;
+  std::string
+      lives_path;  // ipc::next_life: what requests are numbered by; empty: <runtime_dir>/gateway.lives
   std::string tokenizer_fingerprint;            // part of every block key
   std::string kv_format = "f16";                // likewise
   std::uint64_t model_fingerprint = 0;          // 0: that of the first engine that says hello
@@ -40,7 +42,8 @@ struct ClusterBackendOptions {
 class ClusterBackend final : public cluster::Backend {
  public:
   /// Binds the control socket and opens the log. `prefixes`: where hit lengths come from; null: the pool at
-  /// <runtime_dir>/kv.sock. Errors: kIo, kInvalidArgument (socket path too long).
+  /// <runtime_dir>/kv.sock. Errors: kIo (also when the number of this life cannot be kept), kInvalidArgument
+  /// (socket path too long).
   static base::Result<std::unique_ptr<ClusterBackend>> start(
       ClusterBackendOptions options, boost::asio::io_context& context, const base::Clock& clock,
       base::Metrics& metrics, std::unique_ptr<PrefixSource> prefixes = nullptr);

@@ -9,6 +9,7 @@
 
 #include "agents/status_json.h"
 #include "io/explain.h"
+#include "ipc/life_counter.h"
 #include "kv/key_chain.h"
 
 namespace trimtab::agents {
@@ -22,6 +23,11 @@ constexpr std::chrono::milliseconds kTick{100};
 constexpr Nanos kPoolSampleInterval{2'000'000'000};
 /// From the start on; a pool that is not there by then is computed around.
 constexpr Nanos kPoolPatience{3'000'000'000};
+
+/// Requests are numbered from the number of this life on, so that engines that outlive it, and the decision
+/// log, never see a number again; a clock would not do, since clocks are set back. 69 billion requests a
+/// life, and 130,000 lives before a number is more than readers of JSON keep in a double.
+constexpr std::uint32_t kLifeShift = 36;
 
 std::int64_t unix_now_ns() {
   const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
@@ -57,8 +63,6 @@ Host::Host(ClusterBackendOptions options, boost::asio::io_context& context, cons
           [this](ConnectionId from, const ipc::Frame& frame) { on_frame(from, frame); },
           [this](ConnectionId from, const std::string& why) { on_closed(from, why); }),
       model_fingerprint_(options_.model_fingerprint),
-      // Microseconds of the calendar: engines that outlive a restart of this process never see an id again.
-      next_request_(static_cast<std::uint64_t>(unix_now_ns() / 1000)),
       timer_(context),
       ticker_(context) {
   const auto add = [this](model::Role role, std::uint32_t engines, std::uint32_t ranks) {
@@ -102,6 +106,10 @@ base::Status Host::listen() {
     if (!scan) warn("the decision log of the last run cannot be read: " + scan.error().message);
   }
   TRIMTAB_TRY(server_.listen(options_.runtime_dir + "/control.sock"));
+  const auto life = ipc::next_life(options_.lives_path.empty() ? options_.runtime_dir + "/gateway.lives"
+                                                               : options_.lives_path);
+  if (!life) return tl::unexpected(life.error());
+  next_request_ = *life << kLifeShift;
   post_event(cluster::Timer{});
   tick();
   return {};

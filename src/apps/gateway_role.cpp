@@ -59,6 +59,7 @@ base::Status run_gateway(const Instance& instance) {
   options.runtime_dir = instance.runtime_dir;
   options.shm_dir = instance.shm_dir;
   options.log_dir = instance.state_dir + "/decisions";
+  options.lives_path = instance.state_dir + "/gateway.lives";
   std::error_code ignored;
   std::filesystem::create_directories(options.log_dir, ignored);
   options.tokenizer_fingerprint = text->fingerprint();
