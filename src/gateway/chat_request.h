@@ -33,6 +33,7 @@ struct ChatRequest {
   std::optional<std::uint64_t> seed;         // absent: drawn by the gateway
   std::optional<std::int64_t> output_limit;  // >= 1; absent: what the context leaves
   std::vector<std::string> stops;
+  std::string cache_scope;  // who may share what is computed for it (cache_scope.h); empty: everybody
   bool stream = false;
   bool include_usage = false;  // OpenAI: a last chunk with the usage
 };

@@ -52,8 +52,8 @@ std::vector<std::int32_t> FakeBackend::echo(const cluster::Submission& submissio
   return answer;
 }
 
-std::uint32_t FakeBackend::hit_tokens(const std::vector<std::int32_t>& prompt) const {
-  std::uint64_t chain = 0;
+std::uint32_t FakeBackend::hit_tokens(std::uint64_t root, const std::vector<std::int32_t>& prompt) const {
+  std::uint64_t chain = root;
   std::size_t hit = 0;
   const auto block = static_cast<std::size_t>(model::kBlockTokens);
   // One token at least is computed: the last row's logits are needed.
@@ -65,9 +65,9 @@ std::uint32_t FakeBackend::hit_tokens(const std::vector<std::int32_t>& prompt) c
   return static_cast<std::uint32_t>(hit);
 }
 
-void FakeBackend::remember_blocks(const std::vector<std::int32_t>& tokens) {
+void FakeBackend::remember_blocks(std::uint64_t root, const std::vector<std::int32_t>& tokens) {
   if (blocks_.size() > kBlocksMax) blocks_.clear();
-  std::uint64_t chain = 0;
+  std::uint64_t chain = root;
   const auto block = static_cast<std::size_t>(model::kBlockTokens);
   for (std::size_t end = block; end <= tokens.size(); end += block) {
     chain = base::checksum_of(std::span(tokens).subspan(end - block, block), chain);
@@ -87,7 +87,8 @@ model::RequestId FakeBackend::submit(cluster::Submission submission, std::shared
     request.answer.resize(submission.output_limit);
     request.reason = model::FinishReason::kLength;
   }
-  request.hit_tokens = hit_tokens(submission.tokens);
+  request.root = base::checksum(submission.tenant);
+  request.hit_tokens = hit_tokens(request.root, submission.tokens);
   request.sink = std::move(sink);
   request.due_ns = now_ns() + options_.first_token.value;
   request.prompt = submission.tokens;
@@ -165,7 +166,7 @@ void FakeBackend::advance(std::uint64_t id, Running& request) {
                              prompt_tokens - request.hit_tokens, static_cast<std::uint32_t>(request.sent)};
   std::vector<std::int32_t> tokens = std::move(request.prompt);
   tokens.insert(tokens.end(), request.answer.begin(), request.answer.end());
-  remember_blocks(tokens);
+  remember_blocks(request.root, tokens);
   end(id, "finished");
   sink->on_finished(finished);
 }

@@ -56,6 +56,7 @@ class FakeBackend final : public cluster::Backend {
  private:
   struct Running {
     std::shared_ptr<cluster::Sink> sink;
+    std::uint64_t root = 0;  // where the chain of its blocks starts: the tenant's
     std::vector<std::int32_t> prompt;
     std::vector<std::int32_t> answer;  // with the stop token, if it fits
     std::size_t sent = 0;
@@ -72,8 +73,8 @@ class FakeBackend final : public cluster::Backend {
   };
 
   std::vector<std::int32_t> echo(const cluster::Submission& submission) const;
-  std::uint32_t hit_tokens(const std::vector<std::int32_t>& prompt) const;
-  void remember_blocks(const std::vector<std::int32_t>& tokens);
+  std::uint32_t hit_tokens(std::uint64_t root, const std::vector<std::int32_t>& prompt) const;
+  void remember_blocks(std::uint64_t root, const std::vector<std::int32_t>& tokens);
   void schedule();
   void step();
   void advance(std::uint64_t id, Running& request);

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "gateway/anthropic_request.h"
+#include "gateway/cache_scope.h"
 #include "gateway/error_response.h"
 #include "gateway/json_out.h"
 #include "gateway/openai_request.h"
@@ -233,8 +234,9 @@ net::Response HttpGateway::count_tokens(net::Request& request) {
   auto chat = parse(Api::kAnthropic, request.body, false);
   if (!chat) return error_response(Api::kAnthropic, chat.error(), {}, new_name("req_"));
   const std::int64_t limit = options_.profile.context_limit.value * kCountContextsMax;
+  ScopedAnswers answers(*answers_, chat->cache_scope);
   const auto prompt =
-      build_prompt(text_, *chat, options_.profile.vision, answers_.get(), limit, longest_token_bytes_);
+      build_prompt(text_, *chat, options_.profile.vision, &answers, limit, longest_token_bytes_);
   if (!prompt) return error_response(Api::kAnthropic, prompt.error(), {}, new_name("req_"));
   std::string body;
   JsonOut(body)
@@ -261,8 +263,9 @@ base::Status HttpGateway::start_request(Api api, const std::string& name, std::s
     return tl::unexpected(base::Error{stops.error().code, stops.error().message,
                                       api == Api::kAnthropic ? "stop_sequences" : "stop"});
   const std::int64_t context_limit = options_.profile.context_limit.value;
-  auto prompt = build_prompt(text_, *chat, options_.profile.vision, answers_.get(), context_limit - 1,
-                             longest_token_bytes_);
+  ScopedAnswers answers(*answers_, chat->cache_scope);
+  auto prompt =
+      build_prompt(text_, *chat, options_.profile.vision, &answers, context_limit - 1, longest_token_bytes_);
   if (!prompt) return tl::unexpected(prompt.error());
   counters_.answers_remembered += prompt->answers_remembered;
   counters_.answers_retokenized += prompt->answers_retokenized;
@@ -280,6 +283,7 @@ base::Status HttpGateway::start_request(Api api, const std::string& name, std::s
   submission.timeout = base::Nanos{options_.config.gateway.request_timeout_ms * 1'000'000};
   submission.tokens = std::move(prompt->tokens);
   submission.images = std::move(prompt->images);
+  submission.tenant = chat->cache_scope;
 
   LiveSetup setup;
   setup.live_id = next_live_id_++;
@@ -288,6 +292,7 @@ base::Status HttpGateway::start_request(Api api, const std::string& name, std::s
   setup.stream = chat->stream;
   setup.remember = !chat->continues;
   setup.answer_context = prompt->context;
+  setup.cache_scope = std::move(chat->cache_scope);
   setup.stop_tokens = submission.stop_tokens;
   auto words = make_answer_writer(api, name, chat->model, std::time(nullptr), chat->include_usage);
   const auto request = std::make_shared<LiveRequest>(*context_, std::move(setup), std::move(*stops),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "gateway/cache_scope.h"
 #include "gateway/error_response.h"
 
 namespace trimtab::gateway {
@@ -126,7 +127,8 @@ void LiveRequest::remember_answer(StopCause cause, bool whole_characters) {
   if (context_.answers == nullptr || !setup_.remember || !whole_characters || text_.empty()) return;
   const auto ids =
       cause == StopCause::kStopSequence ? text::ids_of_shown_text(context_.tokenizer, ids_, text_) : ids_;
-  if (!context_.answers->remember(text_, setup_.answer_context, ids)) ++context_.counters.answers_not_stored;
+  const std::string name = scoped_answer(setup_.cache_scope, text_);
+  if (!context_.answers->remember(name, setup_.answer_context, ids)) ++context_.counters.answers_not_stored;
 }
 
 void LiveRequest::on_failed(const base::Error& error, std::optional<base::Nanos> retry_after) {

@@ -57,6 +57,7 @@ struct LiveSetup {
   bool stream = false;
   bool remember = true;  // the answer starts where the prompt ends, so that its ids can be used again
   std::uint64_t answer_context = 0;  // `text::context_of` the prompt
+  std::string cache_scope;           // whose answer it is
   std::vector<std::int32_t> stop_tokens;
 };
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "gateway/cache_scope.h"
+
 namespace trimtab::gateway {
 
 base::Status read_common(const JsonObject& body, const RequestLimits& limits, double temperature_max,
@@ -36,6 +38,10 @@ base::Status read_common(const JsonObject& body, const RequestLimits& limits, do
   const auto seed = integer_member(body, "seed");
   if (!seed) return tl::unexpected(seed.error());
   if (*seed) request.seed = static_cast<std::uint64_t>(**seed);
+
+  auto scope = read_cache_scope(body);
+  if (!scope) return tl::unexpected(scope.error());
+  request.cache_scope = std::move(*scope);
   return {};
 }
 

@@ -9,8 +9,8 @@
 
 namespace trimtab::gateway {
 
-/// Members that both APIs share: model, stream, temperature (0 to `temperature_max`), top_p, seed. An unknown
-/// model is kNotFound.
+/// Members that both APIs share: model, stream, temperature (0 to `temperature_max`), top_p, seed, and what
+/// makes the cache scope. An unknown model is kNotFound.
 base::Status read_common(const JsonObject& body, const RequestLimits& limits, double temperature_max,
                          ChatRequest& request);
 

@@ -72,6 +72,15 @@ def test_images_that_are_none(gateway, path, image, words):
 
 
 @pytest.mark.parametrize('path', PATHS)
+@pytest.mark.parametrize('salt, words', [(7, 'a number'), (['secret'], 'an array'), ({'secret': 1}, 'an object'), ('', 'an empty string')])
+def test_salts_that_are_none(gateway, path, salt, words):
+    body = {'model': gateway.model, 'max_tokens': 5, 'messages': [{'role': 'user', 'content': 'hi'}], 'cache_salt': salt}
+    answer, text = post(gateway, path, json.dumps(body))
+    assert answer.status == 400
+    assert message_of(path, text) == f'cache_salt: must be a non-empty string if given, got {words}'
+
+
+@pytest.mark.parametrize('path', PATHS)
 def test_a_hundred_bad_requests_then_a_good_one(gateway, path):
     for _ in range(100):
         assert post(gateway, path, b'{')[0].status == 400
