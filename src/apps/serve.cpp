@@ -1,9 +1,6 @@
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
-#include <sys/file.h>
 #include <sys/statvfs.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cstring>
@@ -23,6 +20,7 @@
 #include "engine/llama_weights.h"
 #include "engine/rank_state.h"
 #include "kv_pool/preflight.h"
+#include "kv_target/file/owner_lock.h"
 #include "policy/decode/policy.h"
 #include "supervisor/supervisor.h"
 
@@ -134,7 +132,7 @@ base::Status check_room(const Instance& instance) {
 }
 
 /// Holds the state directory for this supervisor; two would write over each other's pool.
-base::Status lock_state(const std::string& state_dir) {
+base::Result<kv_target::file::Descriptor> lock_state(const std::string& state_dir) {
   std::error_code error;
   fs::create_directories(state_dir, error);
   if (error) {
@@ -143,24 +141,24 @@ base::Status lock_state(const std::string& state_dir) {
                                   state_dir, error.message()),
                       "trimtab");
   }
-  const int fd = open((state_dir + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (fd < 0) {
-    return base::fail(
-        base::Code::kIo,
-        fmt::format("cannot write to the state directory {}: {}; choose another with --state-dir", state_dir,
-                    std::strerror(errno)),
-        "trimtab");
-  }
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+  auto lock = kv_target::file::take_lock(state_dir + "/lock");
+  if (!lock && lock.error().is_held()) {
     return base::fail(
         base::Code::kUnavailable,
-        fmt::format(
-            "the state directory {} is in use by another trimtab; stop it or choose another with --state-dir",
-            state_dir),
+        fmt::format("the state directory {} is in use by another trimtab ({}); stop it or choose "
+                    "another with --state-dir",
+                    state_dir, lock.error().held),
+        "trimtab");
+  }
+  if (!lock) {
+    return base::fail(
+        base::Code::kIo,
+        fmt::format("cannot write and lock the state directory {}: {}; choose another with --state-dir",
+                    state_dir, std::strerror(lock.error().reason)),
         "trimtab");
   }
   struct statvfs room {};
-  if (fstatvfs(fd, &room) == 0) {
+  if (fstatvfs(lock->get(), &room) == 0) {
     const auto free = static_cast<std::int64_t>(room.f_bavail * room.f_frsize);
     if (free < kStateRoomMin) {
       // Said here, because the logs in which the processes would say it lie on that same disk.
@@ -172,7 +170,7 @@ base::Status lock_state(const std::string& state_dir) {
           "trimtab");
     }
   }
-  return {};  // the descriptor stays open, and locked, until this process ends
+  return std::move(*lock);
 }
 
 /// Two targets on one disk and the like are said, what cannot work ends the start: a loader that cannot open
@@ -209,7 +207,8 @@ base::Status serve(const InstanceOptions& options) {
   TRIMTAB_TRY(check_policies(*instance));
   TRIMTAB_TRY(check_model(*instance));
   TRIMTAB_TRY(check_room(*instance));
-  TRIMTAB_TRY(lock_state(instance->state_dir));
+  const auto state = lock_state(instance->state_dir);
+  if (!state) return tl::unexpected(state.error());
   TRIMTAB_TRY(check_pool(*instance));
   TRIMTAB_TRY(ensure_calibrated(*instance));
   // From here on a signal waits until `supervise` takes it: it would leave the place behind, and a thread

@@ -126,7 +126,7 @@ base::Status Loader::open_tier(std::uint64_t& blocks) {
     const auto named = std::ranges::find(places_, place);
     const std::string& spec =
         named == places_.end() ? place : options_.targets[static_cast<std::size_t>(named - places_.begin())];
-    return open_target(spec, share, shard_bytes, base::Nanos{0});
+    return open_target(spec, share, shard_bytes, kNoPatience);
   };
   tier.store.layout = std::move(*layout);
   auto opened = StoreTier::open(std::move(targets->targets), std::move(tier), clock_.now());

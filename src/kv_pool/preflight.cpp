@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 #include <utility>
 
 #include "kv_pool/target_list.h"
+#include "kv_target/file/owner_lock.h"
 
 namespace trimtab::kv_pool {
 
@@ -30,23 +30,6 @@ struct FileSystem {
   std::uint64_t room_bytes = 0;  // free, and what the pool has taken already
   bool in_use = false;           // a pool is there already
 };
-
-// A process that was killed lets go of its lock only after its memory is gone.
-constexpr int kLockTries = 60;
-constexpr useconds_t kLockPauseUs = 50'000;
-
-/// Another process serves the directory, and goes on doing so.
-bool is_served(const std::string& directory) {
-  const int lock = ::open((directory + "/lock").c_str(), O_RDWR | O_CLOEXEC);
-  if (lock < 0) return false;  // nobody has ever served it
-  bool taken = true;
-  for (int tries = 0; taken && tries < kLockTries; ++tries) {
-    if (tries > 0) ::usleep(kLockPauseUs);
-    taken = ::flock(lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-  }
-  ::close(lock);  // and lets go
-  return taken;
-}
 
 /// The directory can be made and written, and nobody serves it.
 base::Status check_writable(const std::string& directory) {
@@ -67,11 +50,13 @@ base::Status check_writable(const std::string& directory) {
                   fmt::format("the pool's directory {} cannot be written: {}; give this user the right to "
                               "write there, or name another in pool.targets",
                               directory, std::strerror(why)));
-  if (!is_served(directory)) return {};
+  // Let go at once: the target takes it when it opens. Where there is no such file, nobody has ever served.
+  const auto lock = kv_target::file::take_lock(directory + "/lock", kv_target::file::LockFile::kFind);
+  if (lock || !lock.error().is_held()) return {};
   return refuse(base::Code::kUnavailable,
-                fmt::format("the pool's directory {} is in use by another process, and has one owner: stop "
-                            "that one, or reach a kv-target's by tcp://host:port",
-                            directory));
+                fmt::format("the pool's directory {} is in use by another process ({}), and has one owner: "
+                            "stop that one, or reach a kv-target's by tcp://host:port",
+                            directory, lock.error().held));
 }
 
 std::uint64_t held_in(const std::string& directory) {

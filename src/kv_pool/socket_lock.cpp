@@ -1,30 +1,31 @@
 #include "kv_pool/socket_lock.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 
-#include <cerrno>
 #include <cstring>
 #include <utility>
+
+#include "kv_target/file/owner_lock.h"
 
 namespace trimtab::kv_pool {
 
 base::Status SocketLock::take(const std::string& socket_path) {
   const std::string path = socket_path + ".lock";
-  kv_target::file::Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!file)
-    return base::fail(base::Code::kIo,
-                      fmt::format("cannot write {}: {}; name a socket in a directory that exists and may be "
-                                  "written",
-                                  path, std::strerror(errno)),
+  auto lock = kv_target::file::take_lock(path);
+  if (!lock && lock.error().is_held())
+    return base::fail(base::Code::kUnavailable,
+                      fmt::format("another kv-loader serves {} ({}): stop it, or name another socket by "
+                                  "--socket",
+                                  socket_path, lock.error().held),
                       "kv_pool");
-  if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0)
+  if (!lock)
     return base::fail(
-        base::Code::kUnavailable,
-        fmt::format("another kv-loader serves {}: stop it, or name another socket by --socket", socket_path),
+        base::Code::kIo,
+        fmt::format("cannot write and lock {}: {}; name a socket in a directory that exists and "
+                    "may be written",
+                    path, std::strerror(lock.error().reason)),
         "kv_pool");
-  file_ = std::move(file);
+  file_ = std::move(*lock);
   return {};
 }
 

@@ -31,7 +31,8 @@ TEST(SocketLock, ASecondLoaderTakesTheSocketFromNobody) {
   ASSERT_TRUE(before->put(key(1), block_of(key(1), kBytes)));
   test::LoaderProcess second(in_memory(directory.path("kv.sock")));
   int status = 0;
-  ASSERT_EQ(waitpid(second.pid(), &status, 0), second.pid()) << "it does not wait for the first";
+  ASSERT_EQ(waitpid(second.pid(), &status, 0), second.pid())
+      << "it gives up, and does not wait for the first to end";
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1);
   auto after = PoolClient::connect(directory.path("kv.sock"), kPatience);
   ASSERT_TRUE(after) << base::to_string(after.error());

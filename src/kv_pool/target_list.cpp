@@ -20,9 +20,11 @@ using Opened = base::Result<std::unique_ptr<kv_target::Target>>;
 
 bool starts(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
 
-Opened open_directory(std::string directory, std::uint64_t bytes, std::uint64_t shard_bytes) {
+Opened open_directory(std::string directory, std::uint64_t bytes, std::uint64_t shard_bytes,
+                      base::Nanos owner_patience) {
   kv_target::FileTarget::Options options;
   options.directory = std::move(directory);
+  options.owner_patience = owner_patience;
   // The pool's map has its own room beside the blocks': a record, and its next version.
   options.capacity_bytes = bytes + 2 * options.layout.unit_bytes;
   options.shard_bytes = std::max<std::uint64_t>(shard_bytes, kv_store::kMapBytesMost);
@@ -73,11 +75,11 @@ std::optional<std::string> directory_of(const std::string& spec) {
 base::Result<std::unique_ptr<kv_target::Target>> open_target(const std::string& spec,
                                                              std::uint64_t directory_bytes,
                                                              std::uint64_t shard_bytes,
-                                                             base::Nanos patience) {
-  if (starts(spec, "tcp://")) return open_network(spec.substr(6), patience);
+                                                             OpenPatience patience) {
+  if (starts(spec, "tcp://")) return open_network(spec.substr(6), patience.answer);
   if (starts(spec, "redis://")) return open_redis(spec.substr(8), shard_bytes);
   if (auto directory = directory_of(spec))
-    return open_directory(std::move(*directory), directory_bytes, shard_bytes);
+    return open_directory(std::move(*directory), directory_bytes, shard_bytes, patience.owner);
   return base::fail(base::Code::kInvalidArgument,
                     fmt::format("'{}' is no place for shards: give a directory, tcp://host:port or "
                                 "redis://host:port",

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "kv_target/file/extent_log.h"
+#include "kv_target/file/owner_lock.h"
 #include "kv_target/target.h"
 
 namespace trimtab::kv_pool {
@@ -27,11 +28,18 @@ struct TargetList {
 base::Result<TargetList> open_targets(std::span<const std::string> specs, std::uint64_t directory_bytes,
                                       std::uint64_t shard_bytes);
 
-/// One of them. `directory_bytes`: of this one, if it is a directory. A server gets `patience` to answer; one
-/// that does not is a target all the same, since it may come.
-base::Result<std::unique_ptr<kv_target::Target>> open_target(
-    const std::string& spec, std::uint64_t directory_bytes, std::uint64_t shard_bytes,
-    base::Nanos patience = base::Nanos{2'000'000'000});
+struct OpenPatience {
+  base::Nanos answer{
+      2'000'000'000};  // of a server; one that gives none is a target all the same: it may come
+  base::Nanos owner = kv_target::file::kOwnerPatience;  // of a directory, who may be ending
+};
+constexpr OpenPatience kNoPatience{base::Nanos{0}, base::Nanos{0}};
+
+/// One of them. `directory_bytes`: of this one, if it is a directory.
+base::Result<std::unique_ptr<kv_target::Target>> open_target(const std::string& spec,
+                                                             std::uint64_t directory_bytes,
+                                                             std::uint64_t shard_bytes,
+                                                             OpenPatience patience = {});
 /// The directory that a place is; nothing: it is a server.
 std::optional<std::string> directory_of(const std::string& spec);
 /// Its name in the pool's map, in messages and in reports: without user and password.

@@ -58,8 +58,8 @@ base::Status check(const FileTarget::Options& options) {
 base::Result<std::unique_ptr<FileTarget>> FileTarget::open(Options options) {
   TRIMTAB_TRY(check(options));
   options.shard_bytes = std::min({options.shard_bytes, options.layout.file_bytes, kShardBytesMax});
-  auto directory = file::Directory::open(
-      {options.directory, options.capacity_bytes, options.layout, options.direct, options.on_step});
+  auto directory = file::Directory::open({options.directory, options.capacity_bytes, options.layout,
+                                          options.direct, options.on_step, options.owner_patience});
   if (!directory) return tl::unexpected(directory.error());
   std::unique_ptr<FileTarget> target(new FileTarget(std::move(options), std::move(*directory)));
   TRIMTAB_TRY(target->start());

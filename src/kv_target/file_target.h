@@ -23,12 +23,13 @@ class FileTarget final : public Target {
  public:
   struct Options {
     std::string directory;
-    std::uint64_t capacity_bytes = 1ULL << 30;  // of contents, each rounded up to units; may change
-    std::uint64_t shard_bytes = 16ULL << 20;    // of one, at most; never more than an extent file
-    file::Layout layout;                        // must be that with which the directory was made
-    bool direct = true;                         // O_DIRECT, where the file system has it
-    bool uring = true;                          // io_uring, where the kernel has it
-    bool registered = true;                     // staging memory registered with it, where memlock permits
+    base::Nanos owner_patience = file::kOwnerPatience;  // for a process that has it, and may be ending
+    std::uint64_t capacity_bytes = 1ULL << 30;          // of contents, each rounded up to units; may change
+    std::uint64_t shard_bytes = 16ULL << 20;            // of one, at most; never more than an extent file
+    file::Layout layout;                                // must be that with which the directory was made
+    bool direct = true;                                 // O_DIRECT, where the file system has it
+    bool uring = true;                                  // io_uring, where the kernel has it
+    bool registered = true;  // staging memory registered with it, where memlock permits
     std::uint64_t staging_bytes = 4ULL << 20;
     std::uint32_t depth = 256;         // operations with the kernel at once
     std::uint32_t threads = 4;         // without io_uring

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -51,18 +50,18 @@ base::Status Directory::prepare() {
                                   error.message()),
                       "kv_target");
   }
-  lock_ = Descriptor(::open(path("lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (lock_.get() < 0) {
-    return system_error(
-        fmt::format("the target directory {} cannot be written (choose another)", options_.path), errno);
-  }
-  if (flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+  auto lock = take_lock(path("lock"), LockFile::kMake, options_.owner_patience);
+  if (!lock && lock.error().is_held())
     return base::fail(base::Code::kUnavailable,
-                      fmt::format("the target directory {} is in use by another process: stop it, or choose "
-                                  "another directory",
-                                  options_.path),
+                      fmt::format("the target directory {} is in use by another process ({}): stop it, or "
+                                  "choose another directory",
+                                  options_.path, lock.error().held),
                       "kv_target");
-  }
+  if (!lock)
+    return system_error(
+        fmt::format("the target directory {} cannot be written and locked (choose another)", options_.path),
+        lock.error().reason);
+  lock_ = std::move(*lock);
   return {};
 }
 

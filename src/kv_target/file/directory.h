@@ -5,6 +5,7 @@
 
 #include "kv_target/file/extent_allocator.h"
 #include "kv_target/file/log_file.h"
+#include "kv_target/file/owner_lock.h"
 
 namespace trimtab::kv_target::file {
 
@@ -14,6 +15,7 @@ struct DirectoryOptions {
   Layout layout;
   bool direct = true;  // O_DIRECT where it works
   OnStep on_step;
+  base::Nanos owner_patience = kOwnerPatience;
 };
 
 /// The files of a target: `lock`, `log`, and `extents.000000` and so on, each preallocated. Opening makes or
@@ -21,8 +23,8 @@ struct DirectoryOptions {
 /// nothing that is served rests on bytes which are not durable.
 class Directory {
  public:
-  /// kUnavailable: in use; kInvalidArgument: of another layout, or not ours; kIo, kResourceExhausted: the
-  /// file system refuses.
+  /// kUnavailable: in use, and still so after `owner_patience`; kInvalidArgument: of another layout, or not
+  /// ours; kIo, kResourceExhausted: the file system refuses.
   static base::Result<Directory> open(DirectoryOptions options);
 
   const Layout& layout() const { return options_.layout; }
