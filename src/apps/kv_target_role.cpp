@@ -76,6 +76,7 @@ void count(obs::Registry& registry, const kv_remote::ServerStats& stats, kv_targ
   set("trimtab_kv_target_credit_overdrawn", stats.credit_overdrawn);
   set("trimtab_kv_target_zero_copy_sends", stats.sends.zero_copy_sends);
   set("trimtab_kv_target_zero_copy_copied", stats.sends.zero_copy_copied);
+  set("trimtab_kv_target_trouble", target.trouble().empty() ? 0 : 1);
   if (const auto space = target.space()) {
     set("trimtab_kv_target_capacity_bytes", space->capacity_bytes);
     set("trimtab_kv_target_used_bytes", space->used_bytes);
@@ -91,6 +92,17 @@ void write_metrics(const std::string& path, const obs::Registry& registry) {
   std::ofstream(fresh) << registry.prometheus_text();
   if (std::rename(fresh.c_str(), path.c_str()) != 0)
     spdlog::warn("metrics cannot be written to {}: check the directory and its permissions", path);
+}
+
+/// Says once why the directory takes no more, and when it does again: clients are told full or failed only.
+void tell_trouble(kv_target::Target& target, std::string& said) {
+  const std::string trouble = target.trouble();
+  if (trouble == said) return;
+  if (trouble.empty())
+    spdlog::info("writes succeed again");
+  else
+    spdlog::warn("writes are refused: {}", trouble);
+  said = trouble;
 }
 
 base::Status serve(const KvTargetOptions& options) {
@@ -111,9 +123,14 @@ base::Status serve(const KvTargetOptions& options) {
   std::cout << fmt::format("trimtab kv-target: ready at {}:{}\n", host, (*server)->port()) << std::flush;
 
   obs::Registry registry;
-  base::Nanos write_at{0};
+  base::Nanos write_at{0}, tell_at{0};
+  std::string said;
   while (!stop) {
     (*server)->step(base::Nanos{500'000'000});
+    if (kv_remote::steady_now() >= tell_at) {
+      tell_at = kv_remote::steady_now() + base::Nanos{1'000'000'000};
+      tell_trouble(**target, said);
+    }
     if (options.metrics_file.empty() || kv_remote::steady_now() < write_at) continue;
     write_at = kv_remote::steady_now() + base::Nanos{5'000'000'000};
     count(registry, (*server)->stats(), **target);

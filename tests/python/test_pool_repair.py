@@ -1,6 +1,7 @@
 """`trimtab pool status | scrub | rebuild | exercise` over real kv-target processes."""
 import json
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -219,3 +220,24 @@ def test_help_teaches():
     for command in ('status', 'scrub', 'rebuild', 'exercise'):
         said = subprocess.run([BINARY, 'pool', command, '--help'], capture_output=True, text=True, timeout=30).stdout
         assert f'trimtab pool {command}' in said and 'Exit code' in said
+
+
+def test_a_target_whose_disk_takes_no_more_says_so_once(tmp_path):
+    """Its clients are told `full` only; a limit on file sizes stands for the disk."""
+    log, metrics = tmp_path / 'log', tmp_path / 'metrics'
+    with open(log, 'wb') as said:
+        target = subprocess.Popen([BINARY, 'kv-target', '--directory', str(tmp_path / 'kv'), '--listen', '127.0.0.1:0', '--capacity', '64M',
+                                   '--metrics-file', str(metrics)], stdout=subprocess.PIPE, stderr=said, text=True, restore_signals=False,
+                                  preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 20, 8 << 20)))
+    try:
+        place = 'tcp://' + target.stdout.readline().split()[-1]
+        subprocess.run([BINARY, 'pool', 'exercise', '--layer-bytes', '200000', '--blocks', '100', '--targets', place], capture_output=True,
+                       timeout=120)
+        end = time.monotonic() + 30
+        while 'trimtab_kv_target_trouble 1' not in (metrics.read_text() if metrics.exists() else ''):
+            assert time.monotonic() < end, (log.read_text(), metrics.read_text())
+            time.sleep(0.1)
+        assert log.read_text().count('writes are refused') == 1, log.read_text()
+    finally:
+        target.kill()
+        target.wait()
