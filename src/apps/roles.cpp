@@ -9,6 +9,7 @@
 #include "kv_pool/preflight.h"
 #include "kv_state/state_host.h"
 #include "obs/log.h"
+#include "policy/cost/cost_model.h"
 #include "vision/encoder.h"
 
 namespace trimtab::apps {
@@ -114,6 +115,8 @@ base::Status run_kv_loader(const Instance& instance, const std::string& socket) 
   loader.racks.assign(pool.racks.begin(), pool.racks.end());
   loader.eviction = pool.eviction;
   if (pool.ttl_s > 0) loader.ttl = base::Nanos{pool.ttl_s * 1'000'000'000};
+  const policy::CostModel cost(instance.profile);
+  if (pool.eviction_saves == "time") loader.cost = &cost;
   loader.writes_all = pool.write == "all";
   loader.kv = instance.profile.kv;
   const auto notes = kv_pool::check_places(loader.targets, loader.file_bytes);

@@ -127,6 +127,10 @@ void read_rest(StrictTable& root, model::ClusterConfig& out) {
   pool.read("memory_bytes", out.pool.memory_bytes, 1 << 20, 64 * kTebibyte);
   pool.read("file_bytes", out.pool.file_bytes, 0, 1024 * kTebibyte);
   pool.read("eviction", out.pool.eviction);
+  pool.read("eviction_saves", out.pool.eviction_saves);
+  if (out.pool.eviction_saves != "blocks" && out.pool.eviction_saves != "time")
+    pool.reject("eviction_saves",
+                fmt::format("pool.eviction_saves = \"{}\": blocks or time", out.pool.eviction_saves));
   pool.read("ttl_s", out.pool.ttl_s, 0, 1LL << 32);
   pool.read("write", out.pool.write);
   if (out.pool.write != "ten" && out.pool.write != "all")
@@ -290,6 +294,9 @@ void put_pool(std::string& out, const model::PoolConfig& p) {
   put("memory_bytes", number(p.memory_bytes), "memory tier");
   put("file_bytes", number(p.file_bytes), "of all directories together; 0: none");
   put("eviction", text(p.eviction), "which blocks leave when they are full: lru, fifo, s3_fifo, hit_density");
+  put("eviction_saves", text(p.eviction_saves),
+      "hit_density keeps what gives most blocks hit, or most prefill time saved by the cost table: blocks, "
+      "time");
   put("ttl_s", number(p.ttl_s),
       "blocks stored longer ago leave before all others; 0: age alone is no reason");
   put("write", text(p.write),

@@ -40,6 +40,7 @@ TEST(ClusterConfig, WrongTypesAndRanges) {
   EXPECT_THAT(message("[decode]\nmoves_per_1000 = -1\n"), HasSubstr("moves_per_1000"));
   EXPECT_THAT(message("[pool]\ntargets = [\"/a\", \"/b\"]\nracks = [1]\n"),
               HasSubstr("1 values for 2 targets"));
+  EXPECT_THAT(message("[pool]\neviction_saves = \"money\"\n"), HasSubstr("blocks or time"));
   EXPECT_THAT(message("[pool]\nwrite = \"eleven\"\n"), HasSubstr("ten or all"));
   EXPECT_THAT(message("not toml ["), HasSubstr("test.toml"));
 }

@@ -8,6 +8,10 @@
 #include "base/error.h"
 #include "model/profile.h"
 
+namespace trimtab::policy {
+class CostModel;
+}
+
 namespace trimtab::kv_pool {
 
 /// The pool as one machine has it: fixed slots in shared memory over blocks that are striped across targets.
@@ -22,10 +26,12 @@ struct LoaderOptions {
   std::uint64_t file_bytes = 4ULL << 30;  // of all directories together
   model::KvLayout kv;                     // block_bytes of one block, and how its layers lie in it
   std::string eviction = "hit_density";   // which blocks leave when the targets, or memory alone, are full
-  base::Nanos ttl = base::kForever;       // blocks stored longer ago leave before all others
-  bool writes_all = false;                // a block is durable with twelve shards only, never with ten
-  std::uint32_t loads_most = 512;         // blocks being read from the targets for fetch plans
-  std::uint32_t ring_entries = 4'096;     // of each user's progress ring; more wait with the loader
+  /// What computing a block again costs; it outlives the loader. None: every block counts the same.
+  const policy::CostModel* cost = nullptr;
+  base::Nanos ttl = base::kForever;    // blocks stored longer ago leave before all others
+  bool writes_all = false;             // a block is durable with twelve shards only, never with ten
+  std::uint32_t loads_most = 512;      // blocks being read from the targets for fetch plans
+  std::uint32_t ring_entries = 4'096;  // of each user's progress ring; more wait with the loader
 };
 
 /// Serves the pool until `stop` becomes true (a signal that interrupts `poll`, or within 100 ms), then makes

@@ -17,11 +17,13 @@ base::Result<std::unique_ptr<eviction::Policy>> memory_order(const LoaderOptions
   if (!options.targets.empty()) return std::unique_ptr<eviction::Policy>();
   eviction::Settings settings;
   settings.capacity_blocks = static_cast<std::int64_t>(slots);
+  settings.cost = options.cost;
   return eviction::make_policy(options.eviction, settings);
 }
 
 void tell(const LoaderOptions& options, StoreTier::Options& tier) {
   tier.eviction = options.eviction;
+  tier.cost = options.cost;
   tier.ttl = options.ttl;
   tier.store.racks = options.racks;
   if (options.writes_all) tier.store.write_policy = kv_store::WritePolicy::kAll;

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "config/profile.h"
 #include "kv_pool/test_support.h"
+#include "policy/cost/cost_model.h"
 
 namespace trimtab::kv_pool {
 namespace {
@@ -12,15 +14,37 @@ TEST(LoaderStart, WhatTheOperatorChoseReachesTheStore) {
   options.eviction = "s3_fifo";
   options.ttl = base::Nanos{5'000};
   options.racks = {3, 1, 2};
+  const policy::CostModel cost(model::CostSpec{}, model::QuotaScope::kWholeStep);
+  options.cost = &cost;
   StoreTier::Options tier;
   tell(options, tier);
   EXPECT_EQ(tier.eviction, "s3_fifo");
+  EXPECT_EQ(tier.cost, &cost);
   EXPECT_EQ(tier.ttl, base::Nanos{5'000});
   EXPECT_EQ(tier.store.racks, (std::vector<std::uint32_t>{3, 1, 2}));
   EXPECT_EQ(tier.store.write_policy, kv_store::WritePolicy::kTen);
   options.writes_all = true;
   tell(options, tier);
   EXPECT_EQ(tier.store.write_policy, kv_store::WritePolicy::kAll);
+}
+
+/// In memory alone: of two equal chances the block that costs more to compute again stays.
+TEST(LoaderStart, APoolInMemorySavesTimeWhereItIsAskedTo) {
+  const auto profile = config::load_profile("deepseek-v4.1-flash", "profiles");
+  ASSERT_TRUE(profile.has_value());
+  const policy::CostModel cost(*profile);
+  for (const bool time : {false, true}) {
+    LoaderOptions options;
+    options.cost = time ? &cost : nullptr;
+    const auto order = memory_order(options, 16).value();
+    const auto store = [&](eviction::Slot slot, std::uint32_t position) {
+      order->stored(slot, {slot + 1, eviction::kNoSlot, position}, eviction::Access{base::Nanos{1}});
+    };
+    store(0, 7'000);
+    store(1, 0);
+    const auto first = order->victims(base::Bytes{1}, base::Nanos{2});
+    EXPECT_EQ(first.front(), time ? 1U : 0U);
+  }
 }
 
 /// Racks that cannot keep the rule are refused by the loader itself: they are not said in vain.

@@ -20,6 +20,7 @@ base::Result<std::unique_ptr<StoreTier>> StoreTier::open(
     std::vector<std::unique_ptr<kv_target::Target>> targets, Options options, base::Nanos now) {
   eviction::Settings settings;
   settings.capacity_blocks = std::max<std::int64_t>(1, static_cast<std::int64_t>(options.capacity_blocks));
+  settings.cost = options.cost;
   auto policy = options.order ? base::Result<std::unique_ptr<eviction::Policy>>(std::move(options.order))
                               : eviction::make_policy(options.eviction, settings);
   if (!policy) return tl::unexpected(policy.error());

@@ -33,6 +33,7 @@ class StoreTier {
     std::string eviction = "hit_density";     // a name of policy/eviction
     std::unique_ptr<eviction::Policy> order;  // where there is one, instead of that
     std::uint64_t capacity_blocks = 1'000;    // about: it bounds what the policy remembers
+    const policy::CostModel* cost = nullptr;  // of computing a block again, for those that go by it
     base::Nanos ttl = base::kForever;         // blocks stored (here, or found) longer ago leave first
     /// The targets' names, with which the pool's map is kept at them; empty: it is kept nowhere.
     std::vector<std::string> places;

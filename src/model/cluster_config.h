@@ -79,6 +79,7 @@ struct PoolConfig {
   std::int64_t memory_bytes = 1LL << 30;
   std::int64_t file_bytes = 4LL << 30;  // of all directories together; 0: memory only
   std::string eviction = "hit_density";
+  std::string eviction_saves = "blocks";  // blocks | time: what hit_density wants most of for the room
   std::string write = "ten";  // ten | all: with how many shards a block is durable when targets are dead
   std::int64_t ttl_s = 0;     // blocks stored longer ago than this leave before all others; 0: never for that
 };
