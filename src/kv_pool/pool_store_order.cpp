@@ -53,6 +53,7 @@ void PoolStore::tell_stored(std::uint32_t number) {
   block.key = slot.key.low;
   block.position = origin.position;
   block.bytes = base::Bytes{static_cast<std::int64_t>(block_bytes_)};
+  block.parent_key = origin.parent ? origin.parent->low : 0;
   if (origin.parent)
     if (const auto before = index_.find(*origin.parent)) block.parent = before->value;
   if (ttl_ != base::kForever) block.expires = now_ + ttl_;

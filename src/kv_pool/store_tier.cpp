@@ -69,6 +69,7 @@ void StoreTier::add(BlockKey key, const Origin& origin, base::Nanos now) {
   eviction::Block block;
   block.key = key.low;
   block.parent = origin.parent ? slot_of(*origin.parent) : eviction::kNoSlot;
+  block.parent_key = origin.parent ? origin.parent->low : 0;
   block.position = origin.position;
   block.bytes = base::Bytes{static_cast<std::int64_t>(block_bytes_)};
   if (ttl_ != base::kForever) block.expires = now + ttl_;

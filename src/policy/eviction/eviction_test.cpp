@@ -45,6 +45,19 @@ TEST_P(EveryPolicy, DropsAChainFromItsEndInOnePass) {
   EXPECT_EQ(policy->count(), 5U);
 }
 
+TEST_P(EveryPolicy, ABlockHangsBehindTheOneBeforeItAlsoWhenThatComesLater) {
+  const auto policy = make(GetParam());
+  Block second;
+  second.key = 8;
+  second.parent_key = 7;
+  policy->stored(1, second, at(1));
+  policy->stored(0, block_of(7), at(2));
+  policy->pin(1);
+  EXPECT_TRUE(policy->victims(Bytes{2}, at(3).now).empty());
+  policy->unpin(1);
+  EXPECT_EQ(policy->victims(Bytes{2}, at(3).now), (std::vector<Slot>{1, 0}));
+}
+
 TEST_P(EveryPolicy, WhatHasExpiredGoesFirstWithWhatHangsBehindIt) {
   const auto policy = make(GetParam());
   policy->stored(0, block_of(1), at(1));

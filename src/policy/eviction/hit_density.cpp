@@ -12,8 +12,9 @@ namespace {
 constexpr std::int64_t kGhostsPerBlock = 8;
 /// From this many different continuations on a block belongs to a prefix that strangers share.
 constexpr std::uint32_t kSharedFrom = 8;
-/// A shadow is told every fourth conversation, or more of them where that were too few blocks.
-constexpr std::uint64_t kSampleMaskMost = 3;
+/// A shadow is told every second conversation, or all of them where that were too few blocks. Of fewer, the
+/// load is so much more uneven than the whole that another order may be better than for the whole.
+constexpr std::uint64_t kSampleMaskMost = 1;
 constexpr std::int64_t kShadowBlocksLeast = 1'024;
 /// What a request that is told leaves of a shadow's older hits.
 constexpr double kFade = 0.999;
@@ -114,21 +115,32 @@ void HitDensity::end_request() {
     judge(id, run.asked);
   }
   Earlier& over = earlier(asked_);
-  over = {traits_, request_, opened_.empty() ? kNoRun : opened_.back(), asked_};
+  over = {traits_, request_, opened_.empty() ? kNoRun : opened_.back(), asked_,
+          last_ == kNoSlot ? 0 : states_[last_].line};
   opened_.clear();
   compare_shadows();
 }
 
-void HitDensity::tell_shadows(Slot slot, const Access& access) {
+bool HitDensity::sampled(std::uint64_t line) const {
+  return by_density_ && (base::mix(0x5ad0, line) & sample_mask_) == 0;
+}
+
+/// `parent_key`: of the block before it; they may hold that one also when this store does not.
+void HitDensity::tell_shadows(Slot slot, std::uint64_t parent_key, const Access& access, bool late) {
   const State& state = states_[slot];
-  if (!by_density_ || (base::mix(0x5ad0, state.line) & sample_mask_) != 0) return;
-  const Slot before = entry(slot).parent;
+  if (!sampled(state.line)) return;
+  // A prefix that strangers share may be of a conversation that they are not told.
+  if (const Slot before = entry(slot).parent; before != kNoSlot)
+    parent_key = sampled(states_[before].line) ? states_[before].key : 0;
   Block block;
+  block.key = state.key;
+  block.parent_key = parent_key;
   block.position = state.position;
-  const double worth = factors_[state.worth];
-  const std::uint64_t parent = before == kNoSlot ? 0 : states_[before].key;
-  by_recency_->told(state.key, before == kNoSlot ? nullptr : &parent, block, access, worth);
-  by_density_->told(state.key, before == kNoSlot ? nullptr : &parent, block, access, worth);
+  for (Shadow* shadow : {by_recency_.get(), by_density_.get()}) {
+    shadow->told(block, access, factors_[state.worth]);
+    // Of a block that comes by itself the request's end is not known; the store, too, makes room for each.
+    if (late) shadow->make_room(now_);
+  }
   shadowed_ = true;
 }
 
@@ -136,8 +148,10 @@ void HitDensity::tell_shadows(Slot slot, const Access& access) {
 void HitDensity::compare_shadows() {
   if (!shadowed_) return;
   shadowed_ = false;
-  by_recency_->end_request(now_, kFade);
-  by_density_->end_request(now_, kFade);
+  for (Shadow* shadow : {by_recency_.get(), by_density_.get()}) {
+    shadow->make_room(now_);
+    shadow->fade(kFade);
+  }
   const double ours = by_density_->hits(), others = by_recency_->hits();
   prefer_density_ = lead_ <= 0 || (prefer_density_ ? ours >= others * lead_to_stay_ : ours > others * lead_);
 }
@@ -174,7 +188,7 @@ HitDensity::RunId HitDensity::run_for(Slot slot, std::uint8_t gap) {
   if (!opened_.empty()) {
     const Run& run = runs_[opened_.back()];
     if (last_ != kNoSlot && run.end == last_ && run.traits.uses == uses && run.traits.gap == gap &&
-        run.traits.end == state.end && run.worth == state.worth)
+        run.traits.end == state.end && run.worth == state.worth && run.cut_off == state.cut_off)
       return opened_.back();
   }
   const RunId id = new_run();
@@ -186,6 +200,7 @@ HitDensity::RunId HitDensity::run_for(Slot slot, std::uint8_t gap) {
   run.request = request_;
   run.worth = state.worth;
   run.key = state.key;
+  run.cut_off = state.cut_off;
   run.run_before = opened_.empty() ? kNoRun : opened_.back();
   opened_.push_back(id);
   state.leads = true;
@@ -255,15 +270,20 @@ void HitDensity::on_stored(Slot slot, const Block& block, const Access& access) 
     if (states_[block.parent].children <= kSharedFrom) state.line = states_[block.parent].line;
     leave_behind(block.parent, slot, access.now);
   }
+  if (const auto of = earlier_.find(access.now); of != earlier_.end() && waits(slot))
+    state.line = of->second.line;
+  state.cut_off = waits(slot) || (block.parent != kNoSlot && runs_[states_[block.parent].run].cut_off);
   late ? touch_late(slot, gap, access) : touch(slot, gap, access);
   place_recent(slot);
-  tell_shadows(slot, access);
+  if (const auto of = earlier_.find(access.now); late && of != earlier_.end()) of->second.line = state.line;
+  tell_shadows(slot, state.line == block.key ? 0 : block.parent_key, access, late);
 }
 
 void HitDensity::on_used(Slot slot, const Access& access) {
   const bool late = access.now < now_;
   arrive(access);
   states_[slot].uses = one_more(states_[slot].uses);
+  states_[slot].cut_off = false;
   const Nanos gap = access.now - states_[slot].last;
   // A request that came later has used it already: its word counts.
   if (!late || gap.value > 0) {
@@ -271,7 +291,7 @@ void HitDensity::on_used(Slot slot, const Access& access) {
     recency_.remove(slot);
     place_recent(slot);
   }
-  tell_shadows(slot, access);
+  tell_shadows(slot, 0, access, late);
 }
 
 /// The parent got a new block behind it: what hung there before is not what followed. A run is marked once a
@@ -314,8 +334,6 @@ void HitDensity::on_answered(Slot slot, Nanos asked, std::uint32_t tokens, Nanos
   while (request != 0 && id != kNoRun && runs_[id].request == request && runs_[id].traits.answer == 0) {
     Run& run = runs_[id];
     run.traits.answer = answer;
-    if (run.filling) unrank(id);
-    run.filling = false;
     states_[run.end].answer = answer;
     run.traits.branch ? rank(id) : judge(id, now_);
     id = run.run_before;
@@ -360,7 +378,6 @@ Slot HitDensity::candidate(Nanos now) {
   now_ = std::max(now_, now);
   end_request();
   age();
-  end_fillings();
   if (!prefer_density_) return recency_.oldest();
   return by_rank_.empty() ? kNoSlot : runs_[by_rank_.begin()->second].end;
 }
@@ -369,8 +386,7 @@ std::size_t HitDensity::order_bytes() const {
   const std::size_t shadows = by_density_ ? by_density_->memory_bytes() + by_recency_->memory_bytes() : 0;
   return shadows + (learned_ ? odds_.memory_bytes() : 0) + recency_.memory_bytes() + ghosts_.memory_bytes() +
          states_.capacity() * sizeof(State) + runs_.capacity() * sizeof(Run) +
-         free_.capacity() * sizeof(RunId) + by_rank_.size() * 48 + earlier_.size() * (sizeof(Earlier) + 48) +
-         filling_.size() * sizeof(Filling);
+         free_.capacity() * sizeof(RunId) + by_rank_.size() * 48 + earlier_.size() * (sizeof(Earlier) + 48);
 }
 
 std::unique_ptr<Policy> make_hit_density(const Settings& settings) {

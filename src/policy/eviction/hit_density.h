@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <set>
@@ -54,6 +53,7 @@ class HitDensity final : public Policy {
     std::uint8_t worth = 0;     // recompute cost per byte, in half octaves
     bool end = false;           // of the prompt it was stored with
     bool leads = false;         // a run is followed by its key
+    bool cut_off = false;       // stored last, and without the blocks before it
   };
   struct Run {
     Traits traits;
@@ -64,8 +64,7 @@ class HitDensity final : public Policy {
     std::uint32_t blocks = 0;
     std::uint8_t age = 0, worth = 0;
     bool judged = false, ranked = false;
-    bool filling = false;  // more of its prompt may be on the way
-    Nanos filled;          // its last block came late, then
+    bool cut_off = false;  // a block before it is missing: it cannot be hit
     double rank = 0;
     RunId newer = kNoRun, older = kNoRun;  // in the queue of its age
     RunId run_before = kNoRun;             // of the same request, while it has the same number
@@ -77,12 +76,14 @@ class HitDensity final : public Policy {
     std::uint64_t request = 0;
     RunId last_run = kNoRun;  // while it has the request's number
     Nanos since;              // ages count from here
+    std::uint64_t line = 0;   // of the conversation
   };
 
   void on_stored(Slot slot, const Block& block, const Access& access) override;
   void on_used(Slot slot, const Access& access) override;
   void on_answered(Slot slot, Nanos asked, std::uint32_t tokens, Nanos now) override;
   void on_gone(Slot slot, bool evicted) override;
+  void on_joined(Slot slot) override;
   void on_changed(Slot slot) override;
   Slot candidate(Nanos now) override;
   // Only runs whose end can go have a rank; of the least recently used ones this is not so.
@@ -99,8 +100,6 @@ class HitDensity final : public Policy {
   /// The same of a block whose request came before others that were told.
   void touch_late(Slot slot, Nanos gap, const Access& access);
   Earlier& earlier(Nanos asked);
-  void fills(RunId run, bool more);
-  void end_fillings();
   void speak_for(Traits& request, State& state, Nanos gap) const;
   void ends_episode(State& state, Nanos now);
   bool joins_saved(Slot slot, const Access& access);
@@ -116,7 +115,8 @@ class HitDensity final : public Policy {
   void dequeue(RunId run);
   void age();
   std::uint8_t worth_of(const Block& block);
-  void tell_shadows(Slot slot, const Access& access);
+  bool sampled(std::uint64_t line) const;
+  void tell_shadows(Slot slot, std::uint64_t parent_key, const Access& access, bool late);
   void compare_shadows();
   void place_recent(Slot slot);
 
@@ -151,12 +151,6 @@ class HitDensity final : public Policy {
   std::vector<RunId> opened_;
   std::vector<Slot> left_;
   std::map<Nanos, Earlier> earlier_;  // by when they came
-  struct Filling {
-    RunId run;
-    std::uint64_t request;
-    Nanos since;
-  };
-  std::deque<Filling> filling_;
 };
 
 }  // namespace trimtab::eviction

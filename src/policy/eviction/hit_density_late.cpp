@@ -6,8 +6,6 @@ namespace {
 
 /// A request that so many others have followed and ended is not known any more.
 constexpr std::size_t kEarlierMost = 1'024;
-/// So long after a prompt's block the next one is waited for.
-constexpr Nanos kFillsFor{5'000'000'000};
 
 }  // namespace
 
@@ -18,28 +16,20 @@ HitDensity::Earlier& HitDensity::earlier(Nanos asked) {
   return earlier_[asked];
 }
 
-/// A prompt is weighed against others when it is whole, not block by block: the end of what has come so far
-/// is what the next block hangs behind, and without it the rest would be stored for nothing.
-void HitDensity::fills(RunId id, bool more) {
-  Run& run = runs_[id];
-  run.filled = now_;
-  if (more && !run.filling) filling_.push_back({id, run.request, now_});
-  run.filling = more;
-}
-
-void HitDensity::end_fillings() {
-  while (!filling_.empty() && now_ - filling_.front().since >= kFillsFor) {
-    const Filling of = filling_.front();
-    filling_.pop_front();
-    Run& run = runs_[of.run];
-    if (run.request != of.request || !run.filling) continue;
-    if (now_ - run.filled < kFillsFor) {
-      filling_.push_back({of.run, of.request, run.filled});
-      continue;
+/// The missing block has come: this one, and what hangs behind it, can be hit.
+void HitDensity::on_joined(Slot slot) {
+  left_.assign(1, slot);
+  while (!left_.empty()) {
+    const Slot of = left_.back();
+    left_.pop_back();
+    states_[of].cut_off = false;
+    Run& run = runs_[states_[of].run];
+    if (run.cut_off) {
+      run.cut_off = false;
+      if (run.judged) judge(states_[of].run, run.since);
     }
-    unrank(of.run);
-    run.filling = false;
-    rank(of.run);
+    for (Slot child = entry(of).child; child != kNoSlot; child = entry(child).sibling_older)
+      left_.push_back(child);
   }
 }
 
@@ -66,15 +56,13 @@ void HitDensity::touch_late(Slot slot, Nanos gap, const Access& access) {
   state.last = access.now;
   if (state.run != kNoRun) take_out(slot);
   const std::uint8_t uses = uses_bucket(state.uses), gap_now = gap_bucket(gap);
-  // Of the prompt's last block, which is not full, nothing may ever come.
-  const bool more = state.position + 2 < access.prompt_blocks;
   const bool known = of.last_run != kNoRun && runs_[of.last_run].request == of.request;
   if (known) {
     const Run& last = runs_[of.last_run];
     if (parent != kNoSlot && last.end == parent && last.traits.uses == uses && last.traits.gap == gap_now &&
-        last.traits.end == state.end && last.worth == state.worth && !last.traits.branch) {
+        last.traits.end == state.end && last.worth == state.worth && !last.traits.branch &&
+        last.cut_off == state.cut_off) {
       append(slot, of.last_run);
-      fills(of.last_run, more);
       rank(of.last_run);
       return;
     }
@@ -90,10 +78,10 @@ void HitDensity::touch_late(Slot slot, Nanos gap, const Access& access) {
   run.request = of.request;
   run.worth = state.worth;
   run.key = state.key;
+  run.cut_off = state.cut_off;
   run.run_before = known ? of.last_run : kNoRun;
   of.last_run = id;
   append(slot, id);
-  fills(id, more);
   state.leads = true;
   judge(id, of.since);
 }

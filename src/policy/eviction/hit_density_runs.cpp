@@ -3,12 +3,6 @@
 #include "policy/eviction/hit_density.h"
 
 namespace trimtab::eviction {
-namespace {
-
-/// Above all others: what fills goes only when nothing else can.
-constexpr double kFillingRank = 1e9;
-
-}  // namespace
 
 std::uint64_t HitDensity::later_key(std::uint64_t key) { return base::mix(0xa25e, key); }
 
@@ -30,7 +24,7 @@ void HitDensity::rank(RunId id) {
   Run& run = runs_[id];
   if (run.ranked || !run.judged || !droppable(run.end)) return;
   run.ranked = true;
-  run.rank = run.index[run.age] * factors_[run.worth] + (run.filling ? kFillingRank : 0);
+  run.rank = run.index[run.age] * factors_[run.worth];
   by_rank_.emplace(run.rank, id);
 }
 
@@ -108,10 +102,14 @@ void HitDensity::judge(RunId id, Nanos since) {
   run.judged = true;
   run.since = since;
   run.age = 0;
-  const Features features = features_of(run.traits);
-  run.index = odds_.index(features);
-  const bool first = run.traits.answer == 0 && !run.traits.branch;
-  if (learned_) odds_.begin(first ? run.key : later_key(run.key), features, since);
+  if (run.cut_off) {
+    run.index = {};  // it goes first, and its begin tells what there is to learn
+  } else {
+    const Features features = features_of(run.traits);
+    run.index = odds_.index(features);
+    const bool first = run.traits.answer == 0 && !run.traits.branch;
+    if (learned_) odds_.begin(first ? run.key : later_key(run.key), features, since);
+  }
   enqueue(id);
   rank(id);
 }

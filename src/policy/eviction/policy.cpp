@@ -18,11 +18,11 @@ void Policy::stored(Slot slot, const Block& block, const Access& access) {
   if (block.parent != kNoSlot) {
     TRIMTAB_CHECK(block.parent < entries_.size() && entries_[block.parent].here && block.parent != slot,
                   "the block before, slot " + std::to_string(block.parent) + ", is not stored");
-    Entry& parent = entries_[block.parent];
-    fresh.parent = block.parent;
-    fresh.sibling_older = parent.child;
-    if (parent.child != kNoSlot) entries_[parent.child].sibling_newer = slot;
-    parent.child = slot;
+    hang(slot, block.parent);
+  } else if (block.parent_key != 0) {
+    if (slot >= waits_for_.size()) waits_for_.resize(entries_.size());
+    waits_for_[slot] = block.parent_key;
+    waiting_.emplace(block.parent_key, slot);
   }
   if (block.expires != base::kForever) {
     fresh.expires = true;
@@ -34,6 +34,32 @@ void Policy::stored(Slot slot, const Block& block, const Access& access) {
   bytes_ += block.bytes;
   on_stored(slot, block, access);
   if (block.parent != kNoSlot) on_changed(block.parent);
+  if (!waiting_.empty()) join_waiting(slot, block.key);
+}
+
+void Policy::hang(Slot slot, Slot parent) {
+  Entry& fresh = entries_[slot];
+  Entry& before = entries_[parent];
+  fresh.parent = parent;
+  fresh.sibling_older = before.child;
+  if (before.child != kNoSlot) entries_[before.child].sibling_newer = slot;
+  before.child = slot;
+}
+
+/// Blocks are not always written in the order of their chain.
+void Policy::join_waiting(Slot slot, std::uint64_t key) {
+  auto found = waiting_.lower_bound({key, 0});
+  while (found != waiting_.end() && found->first == key) {
+    const Slot behind = found->second;
+    found = waiting_.erase(found);
+    waits_for_[behind] = 0;
+    Slot first = slot;
+    while (first != behind && entries_[first].parent != kNoSlot) first = entries_[first].parent;
+    if (first == behind) continue;  // a chain that names its own end as what it hangs behind
+    hang(behind, slot);
+    on_joined(behind);
+    on_changed(slot);
+  }
 }
 
 void Policy::used(Slot slot, const Access& access) {
@@ -82,6 +108,10 @@ void Policy::unlink(Slot slot) {
     entries_[gone.parent].child = gone.sibling_older;
   }
   if (gone.sibling_older != kNoSlot) entries_[gone.sibling_older].sibling_newer = gone.sibling_newer;
+  if (waits(slot)) {
+    waiting_.erase({waits_for_[slot], slot});
+    waits_for_[slot] = 0;
+  }
   if (gone.expires) expiry_.erase({expires_ns_[slot], slot});
   if (drained_root_ == slot || drained_ == slot) drained_root_ = drained_ = kNoSlot;
   --count_;
@@ -144,7 +174,8 @@ std::vector<Slot> Policy::victims(Bytes bytes, Nanos now) {
 
 std::size_t Policy::memory_bytes() const {
   return entries_.capacity() * sizeof(Entry) + expires_ns_.capacity() * sizeof(std::int64_t) +
-         expiry_.size() * 48 + order_bytes();
+         expiry_.size() * 48 + waits_for_.capacity() * sizeof(std::uint64_t) + waiting_.size() * 48 +
+         order_bytes();
 }
 
 }  // namespace trimtab::eviction

@@ -20,6 +20,7 @@ constexpr Slot kNoSlot = UINT32_MAX;
 struct Block {
   std::uint64_t key = 0;           // of its content and all before it (64 bits of the chain's key suffice)
   Slot parent = kNoSlot;           // the block before it, when this store holds it
+  std::uint64_t parent_key = 0;    // of the block before it, held or not; 0: none, or not known
   std::uint32_t position = 0;      // blocks before it in its prompt
   Bytes bytes{1};                  // at most 4 GiB
   Nanos expires = base::kForever;  // from then on it is the first to go
@@ -39,6 +40,7 @@ struct Access {
 /// Every order keeps two promises, which live here. A chain loses its end first: a block never goes while a
 /// block behind it is stored, since that one could not be hit any more. And a pinned block (one that is being
 /// read or written) never goes. A block that has expired goes before all others, with what hangs behind it.
+/// A block that was stored without the one before it hangs behind that one as soon as it is stored.
 /// Not thread safe; the same calls give the same victims on every machine. A slot that is not stored, or is
 /// stored twice, is a programmer's error.
 class Policy {
@@ -83,6 +85,8 @@ class Policy {
     bool expires : 1 = false;
   };
   const Entry& entry(Slot slot) const { return entries_[slot]; }
+  /// It was stored without the block before it, which has not come since: it cannot be hit.
+  bool waits(Slot slot) const { return slot < waits_for_.size() && waits_for_[slot] != 0; }
   /// Nothing hangs behind it and nobody reads it.
   bool droppable(Slot slot) const { return entries_[slot].child == kNoSlot && entries_[slot].pins == 0; }
 
@@ -92,6 +96,8 @@ class Policy {
   virtual void on_answered(Slot /*slot*/, Nanos /*asked*/, std::uint32_t /*tokens*/, Nanos /*now*/) {}
   /// It leaves; `evicted`: as a victim.
   virtual void on_gone(Slot slot, bool evicted) = 0;
+  /// The block before it, for which it waited, is stored.
+  virtual void on_joined(Slot /*slot*/) {}
   /// It may have become droppable, or ceased to be.
   virtual void on_changed(Slot /*slot*/) {}
   /// Who should go next (it, or the end of what hangs behind it); kNoSlot: nobody can.
@@ -100,14 +106,18 @@ class Policy {
   virtual void postpone(Slot slot) = 0;
   virtual std::size_t order_bytes() const = 0;
 
+  void hang(Slot slot, Slot parent);
+  void join_waiting(Slot slot, std::uint64_t key);
   Slot end_of(Slot slot) const;
   void unlink(Slot slot);
   void drop(Slot slot, std::vector<Slot>& out);
   Slot next(Nanos now);
 
   std::vector<Entry> entries_;
-  std::set<std::pair<std::int64_t, Slot>> expiry_;  // only of blocks that expire
-  std::vector<std::int64_t> expires_ns_;            // of each slot, once a block that expires was stored
+  std::set<std::pair<std::int64_t, Slot>> expiry_;    // only of blocks that expire
+  std::vector<std::int64_t> expires_ns_;              // of each slot, once a block that expires was stored
+  std::set<std::pair<std::uint64_t, Slot>> waiting_;  // by the key of the block before it
+  std::vector<std::uint64_t> waits_for_;              // of each slot; 0: for none
   std::uint64_t count_ = 0, pinned_ = 0;
   Bytes bytes_;
   Slot drained_root_ = kNoSlot, drained_ = kNoSlot;  // where the last chain is being dropped from its end

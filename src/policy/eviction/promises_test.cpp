@@ -26,6 +26,23 @@ struct Plain {
   std::vector<Slot> parent;
   std::vector<int> pins;
   std::set<Slot> here;
+  std::vector<std::uint64_t> waits_for = std::vector<std::uint64_t>(64);  // keys; 0: for none
+  void leave(Slot slot) {
+    here.erase(slot);
+    waits_for[slot] = 0;
+  }
+  bool stands_before(Slot slot, Slot other) const {
+    while (other != kNoSlot && other != slot) other = parent[other];
+    return other == slot;
+  }
+  /// Who waits for the key hangs behind the slot from now on, unless that one hangs behind it.
+  void join(Slot slot, std::uint64_t key) {
+    for (Slot each = 0; each < 64; ++each) {
+      if (waits_for[each] != key || !here.contains(each)) continue;
+      waits_for[each] = 0;
+      if (!stands_before(each, slot)) parent[each] = slot;
+    }
+  }
   bool has_child(Slot slot) const {
     return std::ranges::any_of(here, [&](Slot each) { return parent[each] == slot; });
   }
@@ -34,7 +51,9 @@ struct Plain {
 /// Any deeds with a policy: nobody goes who is read or stands before a block that stays, as many go as were
 /// asked for as long as somebody can, and its count is the store's.
 void expect_promises_kept(Policy* policy) {
-  Plain plain{std::vector<Slot>(64, kNoSlot), std::vector<int>(64), {}};
+  Plain plain;
+  plain.parent.assign(64, kNoSlot);
+  plain.pins.assign(64, 0);
   const auto deeds =
       *rc::gen::container<std::vector<std::uint16_t>>(300, rc::gen::arbitrary<std::uint16_t>());
   std::int64_t now = 0;
@@ -54,10 +73,13 @@ void expect_promises_kept(Policy* policy) {
       while (slot < 64 && plain.here.contains(slot)) ++slot;
       if (slot == 64) continue;
       plain.parent[slot] = deed % 16 < 6 && !plain.here.empty() ? pick(deed) : kNoSlot;
-      Block block = block_of(deed % 32, plain.parent[slot]);
+      Block block = block_of(deed % 32 + 1, plain.parent[slot]);
+      if (plain.parent[slot] == kNoSlot) block.parent_key = (deed >> 8U) % 32;
       if (deed % 16 == 5) block.expires = at(now + 20).now;
       policy->stored(slot, block, access_of(deed, now));
       plain.here.insert(slot);
+      plain.waits_for[slot] = block.parent_key;
+      plain.join(slot, block.key);
     } else if (deed % 16 < 11) {
       policy->used(pick(deed), access_of(deed, now));
     } else if (deed % 16 < 12) {
@@ -69,7 +91,7 @@ void expect_promises_kept(Policy* policy) {
     } else if (deed % 16 < 14 && plain.pins[pick(deed)] == 0) {
       const Slot gone = pick(deed);
       policy->erased(gone);
-      plain.here.erase(gone);
+      plain.leave(gone);
       for (Slot& parent : plain.parent) parent = parent == gone ? kNoSlot : parent;
     } else {
       const auto wanted = static_cast<std::size_t>(deed >> 4U) % 6;
@@ -78,7 +100,7 @@ void expect_promises_kept(Policy* policy) {
         RC_ASSERT(plain.here.contains(slot));
         RC_ASSERT(plain.pins[slot] == 0);
         RC_ASSERT(!plain.has_child(slot));
-        plain.here.erase(slot);
+        plain.leave(slot);
       }
       const bool some_left = std::ranges::any_of(
           plain.here, [&](Slot slot) { return plain.pins[slot] == 0 && !plain.has_child(slot); });

@@ -39,6 +39,9 @@ class Served {
     std::uint64_t first_missing = 0;
   };
 
+  /// Of the block at that place; 0 is nobody's.
+  std::uint64_t key_of(std::uint64_t place) const { return prompts_.blocks()[place] + std::uint64_t{1}; }
+
   void until(Nanos now) {
     while (!due_.empty() && due_.begin()->at_ns <= now.value) {
       const Due due = *due_.begin();
@@ -69,7 +72,8 @@ class Served {
     std::size_t hit = 0;
     while (hit < blocks.size() && slots_[blocks[hit]] != kNoSlot) ++hit;
     std::size_t known = hit;
-    while (known < blocks.size() && (slots_[blocks[known]] != kNoSlot || policy_.remembers(blocks[known])))
+    while (known < blocks.size() &&
+           (slots_[blocks[known]] != kNoSlot || policy_.remembers(key_of(prompt.begin + known))))
       ++known;
     out_.asked += blocks.size();
     out_.hit += hit;
@@ -90,8 +94,9 @@ class Served {
     const Nanos now{due.at_ns};
     slot = taken_.take(prompts_.blocks()[due.block]);
     Block block;
-    block.key = prompts_.blocks()[due.block];
+    block.key = key_of(due.block);
     block.parent = due.block == prompt.begin ? kNoSlot : slots_[prompts_.blocks()[due.block - 1]];
+    if (due.block > prompt.begin) block.parent_key = key_of(due.block - 1);
     block.position = telling_.requests ? static_cast<std::uint32_t>(due.block - prompt.begin) : 0;
     policy_.stored(slot, block, telling_.requests ? asked_[due.prompt].access : Access{now});
     ++out_.written;

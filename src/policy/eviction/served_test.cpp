@@ -9,6 +9,7 @@
 #include "model/trace.h"
 #include "policy/eviction/policies.h"
 #include "policy/eviction/replay.h"
+#include "policy/eviction/shadow.h"
 
 namespace trimtab::eviction {
 namespace {
@@ -60,6 +61,65 @@ TEST(Served, WhatIsStoredLateIsForecastAsItsRequestIs) {
   EXPECT_GT(served, at_once * 0.97);
   EXPECT_GT(served, part * 1.02);
   EXPECT_GT(part, blocks * 1.02);
+}
+
+/// In room for few prompts, blocks of those that are hardly worth keeping leave while more of them come.
+TEST(Served, PromptsThatComeBlockByBlockTakeNoRoomFromBetterOnes) {
+  const Prompts prompts = chats();
+  for (const std::uint64_t room : {60U, 100U}) {
+    Settings settings;
+    settings.capacity_blocks = static_cast<std::int64_t>(room);
+    settings.lead = 0;
+    const auto policy = make_policy("hit_density", settings).value();
+    const auto same = make_policy("hit_density", settings).value();
+    EXPECT_GT(replay_served(prompts, *policy, room, {}).ratio(), replay(prompts, *same, room).ratio() * 0.97);
+  }
+}
+
+/// The order by itself would drop a prompt's end, then the oldest. What is missing may still come.
+TEST(Served, WithoutTheBlockBeforeItABlockGoesFirst) {
+  Settings settings;
+  settings.lead = 0;
+  for (const bool comes : {false, true}) {
+    const auto policy = make_policy("hit_density", settings).value();
+    Block block;
+    block.key = 1;
+    policy->stored(0, block, {at(1), 1, 0});
+    const Access asked{at(100), 3, 0};
+    Block second, third, first, other;
+    other.key = 2;
+    policy->stored(9, other, {at(101), 1, 0});
+    second.key = 12;
+    second.parent_key = 11;
+    second.position = 1;
+    policy->stored(2, second, asked);
+    third.key = 13;
+    third.parent = 2;
+    third.position = 2;
+    policy->stored(3, third, asked);
+    first.key = 11;
+    if (comes) policy->stored(1, first, asked);
+    EXPECT_EQ(policy->victims(Bytes{2}, at(102)), (std::vector<Slot>{3, comes ? 0U : 2U}));
+  }
+}
+
+/// What a shadow has behind a block that it has not could not be read.
+TEST(Shadow, CountsHitsUpToTheFirstMissingBlock) {
+  Shadow shadow(make_lru({}), 10);
+  Block first, second;
+  first.key = 1;
+  second.key = 2;
+  second.parent_key = 1;
+  second.position = 1;
+  shadow.told(second, {at(1), 2, 0}, 1);
+  const auto ask = [&](std::int64_t second_of_asking) {
+    const Access access{at(second_of_asking), 2, 0};
+    shadow.told(first, access, 1);
+    shadow.told(second, access, 1);
+    return shadow.hits();
+  };
+  EXPECT_EQ(ask(2), 0);
+  EXPECT_EQ(ask(3), 2);
 }
 
 /// LRU by the request's time, however late and mixed its blocks come: the end of the prompt that was asked

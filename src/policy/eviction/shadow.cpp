@@ -2,25 +2,25 @@
 
 namespace trimtab::eviction {
 
-void Shadow::told(std::uint64_t key, const std::uint64_t* parent, Block block, const Access& access,
-                  double worth) {
-  if (const auto found = slot_of_.find(key); found != slot_of_.end()) {
+void Shadow::told(Block block, const Access& access, double worth) {
+  const auto before = block.parent_key == 0 ? slot_of_.end() : slot_of_.find(block.parent_key);
+  const bool missed =
+      block.parent_key != 0 && (before == slot_of_.end() || missed_[before->second] == access.now);
+  if (const auto found = slot_of_.find(block.key); found != slot_of_.end()) {
     policy_->used(found->second, access);
-    hits_ += worth;
+    if (missed) missed_[found->second] = access.now;
+    if (!missed) hits_ += worth;
     return;
   }
-  const Slot slot = slots_.take(key);
-  block.key = key;
-  if (parent != nullptr) {
-    const auto before = slot_of_.find(*parent);
-    if (before != slot_of_.end()) block.parent = before->second;
-  }
+  const Slot slot = slots_.take(block.key);
+  if (before != slot_of_.end()) block.parent = before->second;
   policy_->stored(slot, block, access);
-  slot_of_.emplace(key, slot);
+  slot_of_.emplace(block.key, slot);
+  if (slot >= missed_.size()) missed_.resize(std::size_t{slot} + 1);
+  missed_[slot] = access.now;
 }
 
-void Shadow::end_request(Nanos now, double fade) {
-  hits_ *= fade;
+void Shadow::make_room(Nanos now) {
   if (policy_->count() <= capacity_blocks_) return;
   for (const Slot gone :
        policy_->victims(Bytes{static_cast<std::int64_t>(policy_->count() - capacity_blocks_)}, now)) {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "policy/eviction/policy.h"
 #include "policy/eviction/slots.h"
@@ -18,15 +19,19 @@ class Shadow {
   Shadow(std::unique_ptr<Policy> policy, std::uint64_t capacity_blocks)
       : policy_(std::move(policy)), capacity_blocks_(capacity_blocks) {}
 
-  /// The block `parent` (none: null) is the one before it, when it is told too. A hit counts `worth`.
-  void told(std::uint64_t key, const std::uint64_t* parent, Block block, const Access& access, double worth);
+  /// The block before it is named by its key (0: none), and told before it when it is told at all. It is hit
+  /// when it is there, and those of its prompt before it were; a hit counts `worth`.
+  void told(Block block, const Access& access, double worth);
   /// False: it does not hold the block.
   bool answered(std::uint64_t key, Nanos asked, std::uint32_t tokens, Nanos now);
-  /// The request is over: who has no room leaves, and older hits count less.
-  void end_request(Nanos now, double fade);
+  /// Who has no room leaves.
+  void make_room(Nanos now);
+  /// Older hits count less from now on.
+  void fade(double share) { hits_ *= share; }
   double hits() const { return hits_; }
   std::size_t memory_bytes() const {
-    return policy_->memory_bytes() + slot_of_.size() * 40 + slots_.memory_bytes();
+    return policy_->memory_bytes() + slot_of_.size() * 40 + slots_.memory_bytes() +
+           missed_.capacity() * sizeof(Nanos);
   }
 
  private:
@@ -34,6 +39,7 @@ class Shadow {
   std::uint64_t capacity_blocks_;
   std::unordered_map<std::uint64_t, Slot> slot_of_;  // looked up, never iterated
   Slots<std::uint64_t> slots_;
+  std::vector<Nanos> missed_;  // of each slot: when a request last found it, or one before it, missing
   double hits_ = 0;
 };
 
