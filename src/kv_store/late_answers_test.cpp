@@ -8,12 +8,7 @@
 namespace trimtab::kv_store {
 namespace {
 
-using testing::block_of;
-using testing::Fleet;
-using testing::key_of;
-using Kind = StoreEvent::Kind;
-
-constexpr base::Nanos kSecond{1'000'000'000};
+using namespace testing;  // the fleet's
 
 /// An answer that comes after its read was cancelled changes nothing of the reader's memory, and the bytes
 /// that wait for a silent target stay within its credit.

@@ -5,13 +5,8 @@
 namespace trimtab::kv_store {
 namespace {
 
-using testing::block_of;
-using testing::FaultyTarget;
-using testing::Fleet;
-using testing::key_of;
-using Kind = StoreEvent::Kind;
+using namespace testing;  // the fleet's
 
-constexpr base::Nanos kSecond{1'000'000'000};
 constexpr std::uint64_t kBlocks = 120;
 
 void fill(Fleet& fleet) {

@@ -10,13 +10,7 @@
 namespace trimtab::kv_store {
 namespace {
 
-using testing::block_of;
-using testing::FaultyTarget;
-using testing::Fleet;
-using testing::key_of;
-using Kind = StoreEvent::Kind;
-
-constexpr base::Nanos kSecond{1'000'000'000};
+using namespace testing;  // the fleet's
 
 /// Mooncake#2704, sglang PR#31315: three targets answer for themselves, list their shards, take new ones, and
 /// cannot be read. Requests keep asking for what is claimed, and others keep writing.

@@ -10,12 +10,9 @@
 namespace trimtab::kv_store {
 namespace {
 
-using testing::block_of;
-using testing::Fleet;
-using testing::key_of;
-using Kind = StoreEvent::Kind;
+using namespace testing;  // the fleet's
 
-constexpr base::Nanos kSecond{1'000'000'000}, kHour{3'600'000'000'000};
+constexpr base::Nanos kHour{3'600'000'000'000};
 
 /// Blocks 0 to 19 are there; reads of them and writes of 100 to 109 are under way.
 class Standstill : public ::testing::Test {

@@ -9,15 +9,9 @@
 namespace trimtab::kv_store {
 namespace {
 
-using testing::block_of;
-using testing::Fleet;
-using testing::key_of;
-using testing::SharedContent;
-using testing::SharedTarget;
-using Kind = StoreEvent::Kind;
+using namespace testing;  // the fleet's
 
 constexpr std::size_t kBlockBytes = 1'400;
-constexpr base::Nanos kSecond{1'000'000'000};
 
 /// Targets that outlive the processes which use them.
 class Pool : public ::testing::Test {

@@ -5,10 +5,7 @@
 namespace trimtab::kv_store {
 namespace {
 
-using testing::block_of;
-using testing::Fleet;
-using testing::key_of;
-using Kind = StoreEvent::Kind;
+using namespace testing;  // the fleet's
 
 /// Random writes, reads, erases and cancels, many at a time, while two targets at a time die, hang, come back
 /// with what they held, or are replaced by empty ones, and the others delay and damage what they say.

@@ -9,12 +9,7 @@
 namespace trimtab::kv_store {
 namespace {
 
-using testing::block_of;
-using testing::Fleet;
-using testing::key_of;
-using Kind = StoreEvent::Kind;
-
-constexpr base::Nanos kSecond{1'000'000'000};
+using namespace testing;  // the fleet's
 
 TEST(StripedStoreTest, GivesBackWhatWasWritten) {
   for (const std::uint32_t count : {1U, 2U, 5U, 6U, 11U, 12U, 13U, 30U}) {

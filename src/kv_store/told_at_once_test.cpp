@@ -7,10 +7,7 @@
 namespace trimtab::kv_store {
 namespace {
 
-using testing::block_of;
-using testing::Fleet;
-using testing::key_of;
-using Kind = StoreEvent::Kind;
+using namespace testing;  // the fleet's
 
 /// Targets that answer as fast as they are asked must not keep the first layers from whoever waits for them
 /// until the last layers are there too.

@@ -34,6 +34,9 @@ inline std::vector<std::byte> block_of(std::uint64_t n, std::size_t bytes, std::
   return block;
 }
 
+using Kind = StoreEvent::Kind;
+inline constexpr base::Nanos kSecond{1'000'000'000};
+
 /// A store over faulty targets in a time that moves from one thing due to the next.
 class Fleet {
  public:
