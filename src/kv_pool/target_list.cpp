@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 #include "base/units.h"
 #include "kv_remote/net/network_target.h"
 #include "kv_remote/redis/redis_target.h"
+#include "kv_remote/usrbio/usrbio_engine.h"
 #include "kv_store/map_record.h"
 #include "kv_target/file/log_file.h"
 #include "kv_target/file_target.h"
@@ -20,8 +22,34 @@ using Opened = base::Result<std::unique_ptr<kv_target::Target>>;
 
 bool starts(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
 
+constexpr std::string_view kUsrbio = "usrbio:";
+
+/// Of usrbio:MOUNT:DIRECTORY what stands before and behind the last colon; nothing where there is none.
+std::pair<std::string, std::string> usrbio_parts(std::string_view spec) {
+  spec.remove_prefix(kUsrbio.size());
+  const std::size_t colon = spec.rfind(':');
+  if (colon == std::string_view::npos) return {};
+  return {std::string(spec.substr(0, colon)), std::string(spec.substr(colon + 1))};
+}
+
+Opened open_file_target(const std::string& mount, kv_target::FileTarget::Options options) {
+  if (mount.empty()) {
+    auto target = kv_target::FileTarget::open(std::move(options));
+    if (!target) return tl::unexpected(target.error());
+    return std::unique_ptr<kv_target::Target>(std::move(*target));
+  }
+  const auto api = kv_remote::usrbio::system_api();
+  if (!api) return tl::unexpected(api.error());
+  kv_remote::UsrbioOptions usrbio;
+  usrbio.mount_point = mount;
+  auto target = kv_remote::open_on_3fs(std::move(options), std::move(usrbio), **api);
+  if (!target) return tl::unexpected(target.error());
+  return std::unique_ptr<kv_target::Target>(std::move(*target));
+}
+
+/// `mount`: of the 3FS that it is on, whose FUSE mount is to be gone around; empty: as the kernel has it.
 Opened open_directory(std::string directory, std::uint64_t bytes, std::uint64_t shard_bytes,
-                      base::Nanos owner_patience) {
+                      base::Nanos owner_patience, const std::string& mount = {}) {
   kv_target::FileTarget::Options options;
   options.directory = std::move(directory);
   options.owner_patience = owner_patience;
@@ -32,9 +60,7 @@ Opened open_directory(std::string directory, std::uint64_t bytes, std::uint64_t 
   while (options.layout.file_bytes / 4 > std::max(bytes, 4 * shard_bytes)) options.layout.file_bytes /= 4;
   // One that is there keeps its files, whatever room it is given now.
   if (const auto made = kv_target::file::layout_of(options.directory)) options.layout = *made;
-  auto target = kv_target::FileTarget::open(std::move(options));
-  if (!target) return tl::unexpected(target.error());
-  return std::unique_ptr<kv_target::Target>(std::move(*target));
+  return open_file_target(mount, std::move(options));
 }
 
 Opened open_network(const std::string& address, base::Nanos patience) {
@@ -69,6 +95,7 @@ Opened open_redis(const std::string& address, std::uint64_t shard_bytes) {
 
 std::optional<std::string> directory_of(const std::string& spec) {
   if (spec.find("://") != std::string::npos) return std::nullopt;
+  if (starts(spec, kUsrbio)) return usrbio_parts(spec).second;
   return starts(spec, "dir:") ? spec.substr(4) : spec;
 }
 
@@ -78,6 +105,16 @@ base::Result<std::unique_ptr<kv_target::Target>> open_target(const std::string& 
                                                              OpenPatience patience) {
   if (starts(spec, "tcp://")) return open_network(spec.substr(6), patience.answer);
   if (starts(spec, "redis://")) return open_redis(spec.substr(8), shard_bytes);
+  if (starts(spec, kUsrbio)) {
+    auto [mount, directory] = usrbio_parts(spec);
+    if (!mount.empty() && starts(directory, mount + "/"))
+      return open_directory(std::move(directory), directory_bytes, shard_bytes, patience.owner, mount);
+    return base::fail(base::Code::kInvalidArgument,
+                      fmt::format("'{}': say usrbio:MOUNT:DIRECTORY with a directory under the mount point, "
+                                  "as usrbio:/3fs/stage:/3fs/stage/kv/0",
+                                  spec),
+                      "pool.targets");
+  }
   if (auto directory = directory_of(spec))
     return open_directory(std::move(*directory), directory_bytes, shard_bytes, patience.owner);
   return base::fail(base::Code::kInvalidArgument,

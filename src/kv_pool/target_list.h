@@ -21,6 +21,9 @@ struct TargetList {
 
 /// Opens the places where shards go:
 ///   /mnt/a, dir:/mnt/a     a directory, on a disk or a mounted 3FS or NFS, made when missing
+///   usrbio:/m:/m/a         the same on a 3FS mounted at /m, without its FUSE mount in between; in builds
+///   that
+///                          have 3FS's library (-DTRIMTAB_USRBIO=ON)
 ///   tcp://host:7701        another machine's `trimtab kv-target`
 ///   redis://host:6379      a Redis, or any node of a Redis Cluster; redis://user:password@host:6379, or the
 ///                          environment says the password (kv_remote/redis/redis_login.h)

@@ -48,5 +48,24 @@ TEST(TargetList, RoomForNoShardIsRefused) {
   EXPECT_TRUE(open_targets(specs, 2 * on_disk(kShard), kShard));
 }
 
+/// 3FS past its FUSE mount is asked for by name; a build without its library says what is missing.
+TEST(TargetList, A3fsDirectoryIsReachedByItsRings) {
+  const test::TempDirectory directory;
+  const std::string inside = directory.path("kv");
+  const auto target = open_target("usrbio:" + directory.path() + ":" + inside, 1 << 20, 4'096);
+  ASSERT_FALSE(target) << "nothing here is a 3FS";
+#ifdef TRIMTAB_USRBIO
+  EXPECT_EQ(target.error().message.find("TRIMTAB_USRBIO"), std::string::npos);
+#else
+  EXPECT_NE(target.error().message.find("TRIMTAB_USRBIO"), std::string::npos) << target.error().message;
+#endif
+  EXPECT_EQ(directory_of("usrbio:/3fs/stage:/3fs/stage/kv"), "/3fs/stage/kv");
+  for (const char* wrong : {"usrbio:/3fs/stage", "usrbio:/3fs/stage:/tmp/kv", "usrbio::/tmp/kv"}) {
+    const auto refused = open_target(wrong, 1 << 20, 4'096);
+    ASSERT_FALSE(refused) << wrong;
+    EXPECT_NE(refused.error().message.find("usrbio:MOUNT:DIRECTORY"), std::string::npos) << wrong;
+  }
+}
+
 }  // namespace
 }  // namespace trimtab::kv_pool
