@@ -198,6 +198,14 @@ class HitSwapTest : public testing::Test {
         loader_->layers(plan, i, i, layers);
     }
   }
+  /// A rank to which a token costs so much, and a request whose hit has come so far.
+  HandLoader::Plan begin_hit(base::Nanos per_token, std::uint32_t layers = 1, std::uint64_t id = 1) {
+    begin(per_token);
+    start(id, hit_);
+    const auto plan = plan_of(hit_);
+    give(plan, hit_, layers);
+    return plan;
+  }
   void take_events() {
     for (Event& event : inbox_.take()) {
       if (auto* done = std::get_if<MoveDone>(&event)) {
@@ -235,6 +243,27 @@ class HitSwapTest : public testing::Test {
       usleep(1'000);
     }
     return false;
+  }
+  /// Turns until a step was made for which each further layer came only after computing had come to it, and
+  /// those it came to: a step that waits for all never ends.
+  std::vector<std::size_t> layers_of_step(const HandLoader::Plan& plan) {
+    std::vector<std::size_t> asked;
+    EXPECT_TRUE(step_soon([&](std::size_t layer) {
+      asked.push_back(layer);
+      give(plan, hit_, static_cast<std::uint32_t>(layer) + 1);
+    }));
+    return asked;
+  }
+  /// The same, but at layer 5 the first block is whole and the second gone.
+  bool step_that_loses_a_block(const HandLoader::Plan& plan) {
+    return step_soon([&](std::size_t layer) {
+      if (layer == 5) {
+        loader_->whole(plan, 0, 0, hit_.blocks[0]);
+        loader_->over(plan, 1, kv_pool::FetchOutcome::kMissing);
+      } else if (layer < 5) {
+        give(plan, hit_, static_cast<std::uint32_t>(layer) + 1);
+      }
+    });
   }
   /// The request is aborted, and the rank told of the ends of moves until it says that it holds nothing.
   std::optional<wire::Released> released(std::uint64_t id) {

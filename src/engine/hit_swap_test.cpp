@@ -6,22 +6,12 @@
 namespace trimtab::engine {
 namespace {
 
-using kv_pool::FetchOutcome;
 using testing::ElementsAre;
 using testing::IsEmpty;
 
 TEST_F(HitSwapTest, AStepBeginsWithTheFirstLayerAndMeetsTheOthersOnItsWay) {
-  begin(kDear);
-  start(1, hit_);
-  const auto plan = plan_of(hit_);
-  give(plan, hit_, 1);
-  // Each further layer comes only after computing has come to it: a step that waited for all would never end.
-  std::vector<std::size_t> asked;
-  ASSERT_TRUE(step_soon([&](std::size_t layer) {
-    asked.push_back(layer);
-    give(plan, hit_, static_cast<std::uint32_t>(layer) + 1);
-  }));
-  EXPECT_THAT(asked, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
+  const auto plan = begin_hit(kDear);
+  EXPECT_THAT(layers_of_step(plan), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
   const auto got = done(1);
   expect_right(got, hit_);
   EXPECT_EQ(got->hit_tokens, 256U);
@@ -32,10 +22,7 @@ TEST_F(HitSwapTest, AStepBeginsWithTheFirstLayerAndMeetsTheOthersOnItsWay) {
 }
 
 TEST_F(HitSwapTest, AStepThatWouldWaitDoesNotBegin) {
-  begin(base::Nanos{1});  // nothing to hide a copy behind
-  start(1, hit_);
-  const auto plan = plan_of(hit_);
-  give(plan, hit_, 1);
+  const auto plan = begin_hit(base::Nanos{1});  // nothing to hide a copy behind
   for (int i = 0; i < 50; ++i) {
     EXPECT_FALSE(step());
     usleep(1'000);
@@ -55,14 +42,7 @@ TEST_F(HitSwapTest, ABlockThatIsGoneMidwayEndsTheHitBeforeItAndNothingElse) {
   const auto plan = plan_of(hit_);
   give(plan, hit_, 1);
   usleep(50'000);  // so that both may be in one step; either way it must come out right
-  ASSERT_TRUE(step_soon([&](std::size_t layer) {
-    if (layer == 5) {
-      loader_->whole(plan, 0, 0, hit_.blocks[0]);
-      loader_->over(plan, 1, FetchOutcome::kMissing);
-    } else if (layer < 5) {
-      give(plan, hit_, static_cast<std::uint32_t>(layer) + 1);
-    }
-  }));
+  ASSERT_TRUE(step_that_loses_a_block(plan));
   EXPECT_TRUE(waited_ == 1 || step_soon());
   const auto got = done(1);
   expect_right(got, hit_);
@@ -98,10 +78,8 @@ TEST_F(HitSwapTest, AWrongByteNeverLeavesTheStep) {
 }
 
 TEST_F(HitSwapTest, ALayerThatDoesNotComeHoldsTheStepForItsOwnLengthAtMost) {
-  begin(base::Nanos{5'000'000});
-  start(1, hit_);
-  const auto plan = plan_of(hit_);
-  give(plan, hit_, kLayers - 1);  // and the last never, while the step waits
+  const auto plan =
+      begin_hit(base::Nanos{5'000'000}, kLayers - 1);  // and the last never, while the step waits
   ASSERT_TRUE(step_soon());
   EXPECT_EQ(waited_, 1U);
   EXPECT_THAT(outbox_.all<wire::PrefillDone>(), IsEmpty());
@@ -115,10 +93,7 @@ TEST_F(HitSwapTest, ALayerThatDoesNotComeHoldsTheStepForItsOwnLengthAtMost) {
 }
 
 TEST_F(HitSwapTest, ALoaderThatDiesMidwayCostsItsHit) {
-  begin(kDear);
-  start(1, hit_);
-  const auto plan = plan_of(hit_);
-  give(plan, hit_, 1);
+  const auto plan = begin_hit(kDear);
   ASSERT_TRUE(step_soon([&](std::size_t layer) {
     if (layer < 4) give(plan, hit_, static_cast<std::uint32_t>(layer) + 1);
     if (layer == 4) loader_.reset();
@@ -131,10 +106,7 @@ TEST_F(HitSwapTest, ALoaderThatDiesMidwayCostsItsHit) {
 }
 
 TEST_F(HitSwapTest, ALoaderThatComesBackGivesTheHitAllTheSame) {
-  begin(kDear);
-  start(1, hit_);
-  const auto plan = plan_of(hit_);
-  give(plan, hit_, 1);
+  const auto plan = begin_hit(kDear);
   ASSERT_TRUE(step_soon([&](std::size_t layer) {
     if (layer < 4) give(plan, hit_, static_cast<std::uint32_t>(layer) + 1);
     if (layer == 4) serve();  // another, at the same place, with nothing of the first one's
@@ -154,10 +126,7 @@ TEST_F(HitSwapTest, ALoaderThatComesBackGivesTheHitAllTheSame) {
 }
 
 TEST_F(HitSwapTest, AnAbortMidwayEndsTheFetchAndHoldsNothing) {
-  begin(kDear);
-  start(1, hit_);
-  const auto plan = plan_of(hit_);
-  give(plan, hit_, 3);
+  const auto plan = begin_hit(kDear, 3);
   abort(1);
   EXPECT_FALSE(role_->propose().has_work);
   const auto left = released(1);
@@ -176,10 +145,8 @@ TEST_F(HitSwapTest, AnAbortMidwayEndsTheFetchAndHoldsNothing) {
 // LMCache PR#5047: a loader that lives, answers questions and has lost the plan.
 TEST_F(HitSwapTest, AFetchOfWhichNothingMoreIsHeardIsComputed) {
   fetch_patience_ = base::Nanos{300'000'000};
-  begin(kDear);
   const Ask plain = ask(150, 0, 3);
-  start(1, hit_);
-  give(plan_of(hit_), hit_, 3);
+  begin_hit(kDear, 3);
   const auto got = done(1);
   expect_right(got, hit_);
   EXPECT_EQ(got->hit_tokens, 0U);

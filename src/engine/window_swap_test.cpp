@@ -71,16 +71,8 @@ class WindowSwapTest : public HitSwapTest {
 };
 
 TEST_F(WindowSwapTest, AStepBeginsWithTheFirstLayerAndItsSnapshot) {
-  begin(kDear);
-  start(1, hit_);
-  const auto plan = plan_of(hit_);
-  give(plan, hit_, 1);
-  std::vector<std::size_t> asked;  // of the layers that see all
-  ASSERT_TRUE(step_soon([&](std::size_t layer) {
-    asked.push_back(layer);
-    give(plan, hit_, static_cast<std::uint32_t>(layer) + 1);
-  }));
-  EXPECT_THAT(asked, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
+  const auto plan = begin_hit(kDear);
+  EXPECT_THAT(layers_of_step(plan), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7)) << "of the layers that see all";
   const auto got = done(1);
   expect_right(got, hit_);
   EXPECT_EQ(got->hit_tokens, 256U);
@@ -89,11 +81,8 @@ TEST_F(WindowSwapTest, AStepBeginsWithTheFirstLayerAndItsSnapshot) {
 }
 
 TEST_F(WindowSwapTest, AThrownChunkHasMovedTheRingOnAndTheNextBeginsFromTheSnapshotAgain) {
-  begin(base::Nanos{5'000'000});
-  start(1, hit_);
-  const auto plan = plan_of(hit_);
-  give(plan, hit_,
-       kLayers - 1);  // every layer with a window has written its ring when the last one is missed
+  // Every layer with a window has written its ring when the last one is missed.
+  const auto plan = begin_hit(base::Nanos{5'000'000}, kLayers - 1);
   ASSERT_TRUE(step_soon());
   EXPECT_EQ(waited_, 1U);
   EXPECT_FALSE(step()) << "it waits for the end of its hit now";
@@ -106,18 +95,8 @@ TEST_F(WindowSwapTest, AThrownChunkHasMovedTheRingOnAndTheNextBeginsFromTheSnaps
 }
 
 TEST_F(WindowSwapTest, AHitThatTurnsOutShorterBeginsFromTheSnapshotAtItsEnd) {
-  begin(kDear);
-  start(1, hit_);
-  const auto plan = plan_of(hit_);
-  give(plan, hit_, 1);
-  ASSERT_TRUE(step_soon([&](std::size_t layer) {
-    if (layer == 5) {
-      loader_->whole(plan, 0, 0, hit_.blocks[0]);
-      loader_->over(plan, 1, FetchOutcome::kMissing);
-    } else if (layer < 5) {
-      give(plan, hit_, static_cast<std::uint32_t>(layer) + 1);
-    }
-  }));
+  const auto plan = begin_hit(kDear);
+  ASSERT_TRUE(step_that_loses_a_block(plan));
   const auto got = done(1);
   expect_right(got, hit_);
   EXPECT_EQ(got->hit_tokens, 128U);
@@ -128,10 +107,7 @@ TEST_F(WindowSwapTest, AHitThatTurnsOutShorterBeginsFromTheSnapshotAtItsEnd) {
 }
 
 TEST_F(WindowSwapTest, AHitThatEndsWhileItsStateComesTakesTheOtherStateNext) {
-  begin(kDear);
-  start(1, hit_);
-  const auto plan = plan_of(hit_);
-  give(plan, hit_, 1);
+  const auto plan = begin_hit(kDear);
   hold_states_ = true;
   for (int i = 0; i < 20'000 && held_.empty(); ++i) {
     ASSERT_FALSE(step()) << "the state is not there";
