@@ -132,7 +132,8 @@ TEST_F(RedisClusterTest, ThePasswordIsSaidToNodesThatAreLearnedOfToo) {
   drive.erase(shard_name(7));  // a slot with keys cannot be given away so
   // Its owner first: until it knows, its pings claim the slot, and who was told before would believe them.
   const std::string told = "cluster setslot " + std::to_string(slot) + " node " + cluster.id_of(to);
-  std::ranges::partition(cluster.nodes, [&](const auto& node) { return node->address() == from; });
+  std::partition(cluster.nodes.begin(), cluster.nodes.end(),
+                 [&](const auto& node) { return node->address() == from; });
   for (const auto& node : cluster.nodes) node->cli(told);
   EXPECT_EQ(other.write(shard_name(7), content_of(shard_name(7), 900)), Outcome::kDone) << fresh->trouble();
   EXPECT_GE(fresh->stats().moved, 1U);
