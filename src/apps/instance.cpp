@@ -8,6 +8,7 @@
 
 #include "config/cluster_config.h"
 #include "config/profile.h"
+#include "kv/state_slots.h"
 #include "policy/decode/policy.h"
 #include "policy/prefill/assignment.h"
 #include "policy/prefill/orders.h"
@@ -84,6 +85,24 @@ base::Status check_policies(const model::ClusterConfig& config) {
   return {};
 }
 
+/// Where a section gives its ranks' KV memory in bytes: their state slots first, blocks in the rest.
+base::Status divide_memory(model::ClusterConfig& config, const model::Profile& profile) {
+  const auto divide = [&](std::string_view section, std::int64_t bytes,
+                          std::int64_t& blocks) -> base::Status {
+    if (bytes == 0) return {};
+    const auto most = static_cast<std::uint32_t>(config.decode.max_running);
+    const auto plan = kv::plan_memory(base::Bytes{bytes}, most, profile.kv);
+    if (!plan)
+      return base::fail(base::Code::kInvalidArgument,
+                        fmt::format("{}.kv_bytes = {}: {}", section, bytes, plan.error().message),
+                        config.path);
+    blocks = plan->blocks;
+    return {};
+  };
+  TRIMTAB_TRY(divide("prefill", config.prefill.kv_bytes, config.prefill.kv_blocks));
+  return divide("decode", config.decode.kv_bytes, config.decode.kv_blocks);
+}
+
 std::string key_of(std::uint16_t port) { return fmt::format("trimtab-{}-{}", getuid(), port); }
 
 }  // namespace
@@ -108,6 +127,7 @@ base::Result<Instance> load_instance(const InstanceOptions& options, bool needs_
   if (!profile) return tl::unexpected(profile.error());
   out.profile = std::move(*profile);
   out.profile.quota_scope = out.config.prefill.quota_scope;
+  TRIMTAB_TRY(divide_memory(out.config, out.profile));
   TRIMTAB_TRY(config::check_against_profile(out.config, out.profile));
   TRIMTAB_TRY(check_policies(out.config));
   if (needs_model) {

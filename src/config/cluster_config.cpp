@@ -65,6 +65,7 @@ void read_prefill(StrictTable table, model::PrefillConfig& out) {
   table.read("aging_ms", out.aging_ms, 0, kDayMs);
   table.read("lease_ms", out.lease_ms, 100, kDayMs);
   table.read("kv_blocks", out.kv_blocks, 1, 1LL << 24);
+  table.read("kv_bytes", out.kv_bytes, 0, 64 * kTebibyte);
   for (std::size_t i = 1; i < out.tier_bounds_tokens.size(); ++i) {
     if (out.tier_bounds_tokens[i] <= out.tier_bounds_tokens[i - 1]) {
       table.reject("tier_bounds_tokens",
@@ -89,6 +90,7 @@ void read_decode(StrictTable table, model::DecodeConfig& out) {
   table.read("ranks", out.ranks, 1, 64);
   table.read("max_running", out.max_running, 1, 65'536);
   table.read("kv_blocks", out.kv_blocks, 1, 1LL << 24);
+  table.read("kv_bytes", out.kv_bytes, 0, 64 * kTebibyte);
   table.read("headroom_tokens", out.headroom_tokens, 1, 1LL << 20);
   table.read("policy", out.policy);
   table.read("window", out.window, 1, 4'096);
@@ -221,6 +223,9 @@ std::string prefill_toml(const model::PrefillConfig& p) {
   put("aging_ms", number(p.aging_ms), "a request that waited this long goes first");
   put("lease_ms", number(p.lease_ms), "pulled work of an engine that falls silent returns after this");
   put("kv_blocks", number(p.kv_blocks), "KV arena of a rank, in blocks of 128 tokens");
+  put("kv_bytes", number(p.kv_bytes),
+      "KV memory of a rank: its state slots, and kv_blocks becomes what the rest holds; 0: kv_blocks as it "
+      "is");
   return out;
 }
 
@@ -350,6 +355,7 @@ std::string cluster_config_toml(const model::ClusterConfig& c) {
       "waterline_hazard, dualpath or another one of docs/policies/decode.md");
   put("max_running", number(c.decode.max_running), "requests per rank");
   put("kv_blocks", number(c.decode.kv_blocks), "KV arena of a rank, in blocks of 128 tokens");
+  put("kv_bytes", number(c.decode.kv_bytes), "as of [prefill]");
   put("headroom_tokens", number(c.decode.headroom_tokens), "reserved beyond the prompt before the hand-over");
   put("window", number(c.decode.window),
       "of the requests that wait for a place, so many are looked at; 1: FIFO");

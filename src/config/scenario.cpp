@@ -76,6 +76,9 @@ base::Result<model::Scenario> parse_scenario(std::string_view text, const std::s
   read_cluster_parts(root->table("simulation"), scenario);
   read_faults(*root, scenario.faults);
   const bool own_scope = root->table("prefill").has("quota_scope");
+  for (const char* section : {"prefill", "decode"})
+    if (root->table(section).has("kv_bytes"))
+      root->table(section).reject("kv_bytes", "a simulation takes a rank's kv_blocks, not kv_bytes");
   TRIMTAB_TRY(root->finish());
   auto profile = load_profile(scenario.cluster.model.profile, profiles_dir);
   if (!profile) return tl::unexpected<base::Error>(profile.error());

@@ -51,6 +51,10 @@ TEST(Scenario, UnknownKeysNameTheNearest) {
   EXPECT_THAT(refused("[model]\nprofile = \"nobody\"\n"), HasSubstr("nobody"));
 }
 
+TEST(Scenario, MemoryOfARankIsInBlocks) {
+  EXPECT_THAT(refused("[decode]\nkv_bytes = 1_000_000_000\n"), HasSubstr("kv_blocks, not kv_bytes"));
+}
+
 TEST(Scenario, SharesOfAStepAreCoefficientsAtTheStatedLoads) {
   const model::Profile profile = load_profile("share", "profiles").value();
   const model::DecodeStepCost& cost = profile.decode_step;

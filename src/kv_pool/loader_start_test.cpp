@@ -38,7 +38,10 @@ TEST(LoaderStart, APoolInMemorySavesTimeWhereItIsAskedTo) {
     options.cost = time ? &cost : nullptr;
     const auto order = memory_order(options, 16).value();
     const auto store = [&](eviction::Slot slot, std::uint32_t position) {
-      order->stored(slot, {slot + 1, eviction::kNoSlot, position}, eviction::Access{base::Nanos{1}});
+      eviction::Block block;
+      block.key = slot + 1;
+      block.position = position;
+      order->stored(slot, block, eviction::Access{base::Nanos{1}});
     };
     store(0, 7'000);
     store(1, 0);

@@ -50,12 +50,14 @@ struct PrefillConfig {
   std::int64_t aging_ms = 30'000;                 // waiting this long goes first, whatever the tier or key
   std::int64_t lease_ms = 30'000;
   std::int64_t kv_blocks = 96;  // per rank
+  std::int64_t kv_bytes = 0;    // of a rank: state slots, and kv_blocks of the rest; 0: kv_blocks as it is
 };
 
 struct DecodeConfig {
   std::uint32_t groups = 2, ranks = 2;
   std::int64_t max_running = 32;            // per rank
   std::int64_t kv_blocks = 128;             // per rank
+  std::int64_t kv_bytes = 0;                // as of prefill
   std::int64_t headroom_tokens = 128;       // reserved beyond the prompt
   std::string policy = "waterline_hazard";  // docs/policies/decode.md lists them
   std::int64_t window = 1;                  // so many of the requests that wait for a place are looked at

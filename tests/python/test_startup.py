@@ -42,6 +42,8 @@ def test_a_port_in_use(tmp_path):
     ('[prefill]\norder = "lifo"\n', ('lifo', 'fifo')),
     ('[prefill]\ntier_bounds_tokens = [512, 500]\n', ('500', 'increase')),
     ('[decode]\nkv_blocks = 10\n', ('decode.kv_blocks = 10', '65')),
+    ('[decode]\nkv_bytes = 1000\n', ('decode.kv_bytes = 1000', 'not one block')),
+    ('[decode]\nkv_bytes = 30_000_000\n', ('decode.kv_blocks = 10 ', '65')),
     ('[model]\nprofile = "no-such-model"\n', ('no-such-model',)),
     ('[gateway\n', ('cluster.toml:1',)),
     ('[prefill]\nkv_blocks = 9000000\n', ('memory', 'MB')),
