@@ -24,8 +24,8 @@ struct ClusterBackendOptions {
   std::string log_dir;               // decision log; empty: none on disk
   std::uint64_t log_file_bytes_max = 64UL << 20;
   double log_sample_ratio = 1.0;
-  std::string
-      lives_path;  // ipc::next_life: what requests are numbered by; empty: <runtime_dir>/gateway.lives
+  /// Of ipc::next_life, by which requests are numbered; empty: <runtime_dir>/gateway.lives.
+  std::string lives_path;
   std::string tokenizer_fingerprint;            // part of every block key
   std::string kv_format = "f16";                // likewise
   std::uint64_t model_fingerprint = 0;          // 0: that of the first engine that says hello

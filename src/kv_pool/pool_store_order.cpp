@@ -49,14 +49,9 @@ void PoolStore::tell_stored(std::uint32_t number) {
   if (!order_) return;
   const Slot& slot = slots_[number];
   const StoreTier::Origin origin = origin_of(slot);
-  eviction::Block block;
-  block.key = slot.key.low;
-  block.position = origin.position;
-  block.bytes = base::Bytes{static_cast<std::int64_t>(block_bytes_)};
-  block.parent_key = origin.parent ? origin.parent->low : 0;
+  eviction::Block block = origin.block(slot.key, block_bytes_, ttl_, now_);
   if (origin.parent)
     if (const auto before = index_.find(*origin.parent)) block.parent = before->value;
-  if (ttl_ != base::kForever) block.expires = now_ + ttl_;
   order_->stored(number, block, origin.access.value_or(eviction::Access{now_}));
 }
 

@@ -62,17 +62,23 @@ eviction::Slot StoreTier::slot_of(BlockKey key) const {
   return found == slot_of_.end() ? eviction::kNoSlot : found->second;
 }
 
+eviction::Block StoreTier::Origin::block(BlockKey key, std::uint64_t bytes, base::Nanos ttl,
+                                         base::Nanos now) const {
+  eviction::Block block;
+  block.key = key.low;
+  block.parent_key = parent ? parent->low : 0;
+  block.position = position;
+  block.bytes = base::Bytes{static_cast<std::int64_t>(bytes)};
+  if (ttl != base::kForever) block.expires = now + ttl;
+  return block;
+}
+
 void StoreTier::add(BlockKey key, const Origin& origin, base::Nanos now) {
   if (slot_of_.contains(key)) return;
   const eviction::Slot slot = slots_.take(key);
   slot_of_.emplace(key, slot);
-  eviction::Block block;
-  block.key = key.low;
-  block.parent = origin.parent ? slot_of(*origin.parent) : eviction::kNoSlot;
-  block.parent_key = origin.parent ? origin.parent->low : 0;
-  block.position = origin.position;
-  block.bytes = base::Bytes{static_cast<std::int64_t>(block_bytes_)};
-  if (ttl_ != base::kForever) block.expires = now + ttl_;
+  eviction::Block block = origin.block(key, block_bytes_, ttl_, now);
+  if (origin.parent) block.parent = slot_of(*origin.parent);
   policy_->stored(slot, block, origin.access.value_or(eviction::Access{now}));
 }
 

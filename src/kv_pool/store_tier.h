@@ -74,6 +74,10 @@ class StoreTier {
     std::optional<BlockKey> parent;
     std::optional<eviction::Access> access;  // nothing: not known
     std::uint32_t position = 0;
+
+    /// What eviction is told of such a block of `bytes` that is stored at `now`: all but the slot of the one
+    /// before it.
+    eviction::Block block(BlockKey key, std::uint64_t bytes, base::Nanos ttl, base::Nanos now) const;
   };
   void save(BlockKey key, std::span<const std::byte> block, const Origin& origin, std::uint64_t tag,
             base::Nanos now);

@@ -21,9 +21,8 @@ struct TargetList {
 
 /// Opens the places where shards go:
 ///   /mnt/a, dir:/mnt/a     a directory, on a disk or a mounted 3FS or NFS, made when missing
-///   usrbio:/m:/m/a         the same on a 3FS mounted at /m, without its FUSE mount in between; in builds
-///   that
-///                          have 3FS's library (-DTRIMTAB_USRBIO=ON)
+///   usrbio:/m:/m/a         the same on a 3FS mounted at /m, without its FUSE mount in between; in
+///                          builds that have 3FS's library (-DTRIMTAB_USRBIO=ON)
 ///   tcp://host:7701        another machine's `trimtab kv-target`
 ///   redis://host:6379      a Redis, or any node of a Redis Cluster; redis://user:password@host:6379, or the
 ///                          environment says the password (kv_remote/redis/redis_login.h)
@@ -32,9 +31,10 @@ base::Result<TargetList> open_targets(std::span<const std::string> specs, std::u
                                       std::uint64_t shard_bytes);
 
 struct OpenPatience {
-  base::Nanos answer{
-      2'000'000'000};  // of a server; one that gives none is a target all the same: it may come
-  base::Nanos owner = kv_target::file::kOwnerPatience;  // of a directory, who may be ending
+  /// For a server's answer; one that gives none is a target all the same: it may come.
+  base::Nanos answer{2'000'000'000};
+  /// For a directory's owner, who may be ending.
+  base::Nanos owner = kv_target::file::kOwnerPatience;
 };
 constexpr OpenPatience kNoPatience{base::Nanos{0}, base::Nanos{0}};
 
