@@ -138,9 +138,35 @@ TEST_F(DecisionLogTest, ATornTailIsReportedAndWhatIsBeforeItTold) {
   EXPECT_EQ(explain_command(folder + "/log", "msg_a", false, text, errors), 0);
   EXPECT_THAT(text.str(), HasSubstr("torn bytes"));
   EXPECT_THAT(text.str(), HasSubstr("decoding on decode group 0 rank 1"));
-  EXPECT_THAT(text.str(), ::testing::Not(HasSubstr("finished (stop)")));
+  EXPECT_THAT(text.str(), ::testing::Not(HasSubstr("ended after 81 ms")));
   auto log = open();
   EXPECT_GT(log.torn_bytes_cut(), 0U);
+}
+
+TEST_F(DecisionLogTest, WhatIsWrittenAMomentAfterTheQuestionIsTold) {
+  auto log = open();
+  const auto entries = life(7, "msg_a");
+  std::ostringstream text, errors;
+  int waits = 0;
+  const auto explain = [&](const std::function<void()>& write) {
+    text.str("");
+    return explain_command(folder + "/log", "msg_a", false, text, errors, [&] { ++waits, write(); });
+  };
+  EXPECT_EQ(explain([] {}), 1) << "nobody wrote it";
+  EXPECT_EQ(explain([&] {
+              log.append(entries[0]);
+              EXPECT_TRUE(log.flush());
+            }),
+            0);
+  EXPECT_THAT(text.str(), ::testing::Not(HasSubstr("ended after 81 ms")));
+  EXPECT_EQ(explain([&] {
+              for (std::size_t i = 1; i < entries.size(); ++i) log.append(entries[i]);
+              EXPECT_TRUE(log.flush());
+            }),
+            0);
+  EXPECT_THAT(text.str(), HasSubstr("ended after 81 ms"));
+  EXPECT_EQ(explain([] {}), 0);
+  EXPECT_EQ(waits, 3) << "one that has ended is told at once";
 }
 
 TEST_F(DecisionLogTest, TwoFilesBoundTheLogAndTheNewestStay) {

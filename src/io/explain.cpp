@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <ostream>
+#include <thread>
 
 #include "base/duration_text.h"
 #include "cluster/journey.h"
@@ -254,9 +256,15 @@ std::string explain_json(const LoggedRequest& request) {
   return root.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
+void wait_for_the_log() { std::this_thread::sleep_for(std::chrono::milliseconds(200)); }
+
 int explain_command(const std::string& directory, const std::string& name_or_id, bool as_json,
-                    std::ostream& out, std::ostream& errors) {
-  const auto found = find_request(directory, name_or_id);
+                    std::ostream& out, std::ostream& errors, const std::function<void()>& wait) {
+  auto found = find_request(directory, name_or_id);
+  if (found && !(*found && Parts(**found).journey.ended())) {
+    wait();
+    found = find_request(directory, name_or_id);
+  }
   if (!found) {
     errors << found.error().message << '\n';
     return 1;

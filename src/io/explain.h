@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <iosfwd>
 #include <string>
 
@@ -24,9 +25,13 @@ std::string explain_text(const LoggedRequest& request);
 /// Times are milliseconds since the submission. A field that is not known (yet) is null.
 std::string explain_json(const LoggedRequest& request);
 
-/// `trimtab explain ID`: finds the request in the log of `directory` and prints it. Returns the exit status:
-/// 0, or 1 with one line that says what is wrong.
+/// Longer than a running gateway takes between two writes of its log (100 ms).
+void wait_for_the_log();
+
+/// `trimtab explain ID`: finds the request in the log of `directory` and prints it. One that is not there or
+/// has not ended is looked for once more after `wait`: what is asked right after an answer may not be written
+/// yet. Returns the exit status: 0, or 1 with one line that says what is wrong.
 int explain_command(const std::string& directory, const std::string& name_or_id, bool json, std::ostream& out,
-                    std::ostream& errors);
+                    std::ostream& errors, const std::function<void()>& wait = wait_for_the_log);
 
 }  // namespace trimtab::io
