@@ -368,7 +368,7 @@ TEST(Gateway, PingsWhileAMessageWaitsForItsFirstToken) {
 
 TEST(Gateway, DrainsWhatIsInFlight) {
   RunningGateway gateway(
-      [](GatewayOptions&, FakeOptions& fake) { fake.first_token = base::Nanos{300'000'000}; });
+      [](GatewayOptions&, FakeOptions& fake) { fake.first_token = base::Nanos{2'000'000'000}; });
   auto client = gateway.connect();
   const std::string body = chat_body("hello");
   ASSERT_TRUE(client.send("POST /v1/chat/completions HTTP/1.1\r\nContent-Length: " +
@@ -376,11 +376,11 @@ TEST(Gateway, DrainsWhatIsInFlight) {
   ASSERT_TRUE(RunningGateway::eventually([&] { return gateway.in_flight() == 1; }));
   std::promise<void> drained;
   gateway.on_thread([&] {
-    gateway.gateway->drain(base::Nanos{5'000'000'000}, [&] { drained.set_value(); });
+    gateway.gateway->drain(base::Nanos{60'000'000'000}, [&] { drained.set_value(); });
     return 0;
   });
   EXPECT_EQ(json::parse(client.read_response()->body)["choices"][0]["message"]["content"], "hello");
-  EXPECT_EQ(drained.get_future().wait_for(std::chrono::seconds(3)), std::future_status::ready);
+  EXPECT_EQ(drained.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
 }
 
 }  // namespace

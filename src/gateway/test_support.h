@@ -117,7 +117,7 @@ class RunningGateway {
     return on_thread([this] { return gateway->requests_in_flight(); });
   }
   static bool eventually(const std::function<bool()>& condition,
-                         std::chrono::milliseconds limit = std::chrono::seconds(5)) {
+                         std::chrono::milliseconds limit = std::chrono::seconds(30)) {
     const auto end = std::chrono::steady_clock::now() + limit;
     while (std::chrono::steady_clock::now() < end) {
       if (condition()) return true;

@@ -206,7 +206,7 @@ TEST(SnapshotFetch, AStuckReaderIsCutOffAndOthersAreTold) {
   ServerOptions options;
   options.transfers_max = 1;
   options.turn_timeout = 100_ms;
-  options.transfer_timeout = 1_s;
+  options.transfer_timeout = 3_s;
   Machine machine(1, 9, options);
   const std::size_t large = 32 << 20;  // more than socket buffers take
   ASSERT_TRUE(machine.store.put(name(1), content(1, large)));
@@ -253,7 +253,7 @@ TEST(SnapshotServer, ConnectionsAreBounded) {
 
 TEST(SnapshotFetch, AnIdleConnectionThatTheMachineClosedIsReplaced) {
   ServerOptions options;
-  options.idle_timeout = 1_ms;
+  options.idle_timeout = 300_ms;
   Machine machine(1, 9, options);
   ASSERT_TRUE(machine.store.put(name(1), content(1)));
   SnapshotClient client;

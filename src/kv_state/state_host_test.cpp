@@ -1,6 +1,8 @@
 #include "kv_state/state_host.h"
 
 #include <gtest/gtest.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -11,7 +13,6 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
@@ -69,7 +70,7 @@ TEST_F(StateHost, NothingStaysOfEnginesThatWent) {
   const std::uint64_t before = mappings();
   for (std::uint64_t i = 0; i < kEngines; ++i) come_and_go();
   // The last ones are joined at the listener's next look.
-  for (int tries = 0; tries < 200 && mappings() > before + kEngines / 2; ++tries)
+  for (int tries = 0; tries < 1'200 && mappings() > before + kEngines / 2; ++tries)
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_LT(mappings(), before + kEngines / 2);
 }
@@ -77,10 +78,6 @@ TEST_F(StateHost, NothingStaysOfEnginesThatWent) {
 // A moment without descriptors ends no listener: who dialled then is taken afterwards.
 TEST_F(StateHost, EnginesAreTakenAgainWhenThereAreDescriptorsAgain) {
   ASSERT_TRUE(ipc::Channel::connect(options_.keep_socket, base::Nanos{10'000'000'000})) << "it listens";
-  const auto threads = [] {
-    const std::filesystem::directory_iterator tasks("/proc/self/task");
-    return std::distance(begin(tasks), end(tasks));
-  };
   const int engine = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -88,8 +85,8 @@ TEST_F(StateHost, EnginesAreTakenAgainWhenThereAreDescriptorsAgain) {
   std::copy(options_.keep_socket.begin(), options_.keep_socket.end(), address.sun_path);
   rlimit usual{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &usual), 0);
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the first engine's thread has ended
-  const auto before = threads();
+  // By then the first engine's descriptor is free again, and below the limit.
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
   const int lowest_free = dup(engine);
   close(lowest_free);
   const rlimit none{static_cast<rlim_t>(lowest_free), usual.rlim_max};
@@ -97,9 +94,17 @@ TEST_F(StateHost, EnginesAreTakenAgainWhenThereAreDescriptorsAgain) {
   ASSERT_EQ(::connect(engine, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &usual), 0);
-  for (int tries = 0; tries < 200 && threads() <= before; ++tries)
+  kv::SnapshotName name;
+  name.position = 128;
+  const auto message = keep_message(name, std::vector<std::byte>(64));
+  ASSERT_EQ(::send(engine, message.data(), message.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(message.size()));
+  int unread = 1;
+  for (int tries = 0; tries < 1'200 && unread > 0; ++tries) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  EXPECT_GT(threads(), before) << "nobody listens to the engine";
+    ASSERT_EQ(ioctl(engine, SIOCOUTQ, &unread), 0);
+  }
+  EXPECT_EQ(unread, 0) << "nobody listens to the engine";
   close(engine);
 }
 

@@ -77,12 +77,12 @@ class HttpServerTest : public testing::Test {
     return on_thread([this] { return server_->stats(); });
   }
   BlockingClient connect() {
-    auto client = BlockingClient::connect("127.0.0.1", server_->port(), 5s);
+    auto client = BlockingClient::connect("127.0.0.1", server_->port(), 60s);
     EXPECT_TRUE(client.has_value());
     return std::move(*client);
   }
   template <class F>
-  bool eventually(F condition, std::chrono::milliseconds limit = 3s) {
+  bool eventually(F condition, std::chrono::milliseconds limit = 20s) {
     const auto end = std::chrono::steady_clock::now() + limit;
     while (std::chrono::steady_clock::now() < end) {
       if (condition()) return true;
@@ -271,16 +271,16 @@ TEST_F(HttpServerTest, NoticesAClientThatLeavesAtEveryStage) {
   ASSERT_TRUE(waiting.send("GET /hold HTTP/1.1\r\n\r\n"));
   ASSERT_TRUE(eventually([&] { return handler_.handled == 1; }));
   waiting.close();  // while nothing is written
-  EXPECT_TRUE(eventually([&] { return handler_.disconnects == 1; }, 500ms));
+  EXPECT_TRUE(eventually([&] { return handler_.disconnects == 1; }));
   auto streaming = connect();
   ASSERT_TRUE(streaming.send("GET /stream HTTP/1.1\r\n\r\n"));
   ASSERT_FALSE(streaming.read_some()->empty());
   streaming.reset();  // inside a stream
-  EXPECT_TRUE(eventually([&] { return handler_.disconnects == 2; }, 500ms));
+  EXPECT_TRUE(eventually([&] { return handler_.disconnects == 2; }));
   auto half = connect();
   ASSERT_TRUE(half.send("GET /hold HTTP/1.1\r\n\r\n"));
   half.shutdown_send();  // half closed counts as gone
-  EXPECT_TRUE(eventually([&] { return handler_.disconnects == 3; }, 500ms));
+  EXPECT_TRUE(eventually([&] { return handler_.disconnects == 3; }));
   EXPECT_TRUE(eventually([&] { return stats().connections == 0; }));
   EXPECT_EQ(stats().requests_in_flight, 0U);
   EXPECT_EQ(stats().disconnects_total, 3U);
@@ -297,7 +297,7 @@ TEST_F(HttpServerTest, NoticesDepartureBehindUnreadPipelinedBytes) {
   ASSERT_TRUE(eventually([&] { return handler_.handled == 1; }));
   std::this_thread::sleep_for(20ms);
   client.shutdown_send();
-  EXPECT_TRUE(eventually([&] { return handler_.disconnects == 1; }, 1500ms));
+  EXPECT_TRUE(eventually([&] { return handler_.disconnects == 1; }));
 }
 
 TEST_F(HttpServerTest, CutsOffAReaderThatDoesNotRead) {
@@ -329,7 +329,7 @@ TEST_F(HttpServerTest, CutsOffAReaderWhoseOutputMakesNoProgress) {
 
 TEST_F(HttpServerTest, TimesOutSlowHeadsBodiesAndIdleConnections) {
   ServerOptions options;
-  options.head_timeout = options.body_timeout = options.idle_timeout = base::Nanos{200'000'000};
+  options.head_timeout = options.body_timeout = options.idle_timeout = base::Nanos{1'000'000'000};
   start(options);
   auto head = connect();
   ASSERT_TRUE(head.send("GET /echo HT"));
@@ -368,7 +368,7 @@ TEST_F(HttpServerTest, DrainsBeforeItStops) {
   ASSERT_TRUE(eventually([&] { return handler_.handled == 2; }));
   std::promise<void> drained;
   auto done = drained.get_future();
-  on_thread([&] { server_->drain(base::Nanos{5'000'000'000}, [&] { drained.set_value(); }); });
+  on_thread([&] { server_->drain(base::Nanos{60'000'000'000}, [&] { drained.set_value(); }); });
   EXPECT_EQ(idle.read_some().value(), "");
   EXPECT_EQ(done.wait_for(400ms), std::future_status::timeout) << "a stream is still open";
   EXPECT_FALSE(BlockingClient::connect("127.0.0.1", server_->port()).has_value());
@@ -377,7 +377,7 @@ TEST_F(HttpServerTest, DrainsBeforeItStops) {
     handler_.held.back()->finish();
   });
   EXPECT_EQ(busy.read_response()->body, "data: one\n\ndata: two\n\n");
-  EXPECT_EQ(done.wait_for(2s), std::future_status::ready);
+  EXPECT_EQ(done.wait_for(60s), std::future_status::ready);
 }
 
 TEST_F(HttpServerTest, ATakenPortIsOneClearLine) {
