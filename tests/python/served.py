@@ -1,8 +1,10 @@
 """A whole trimtab under `trimtab serve`, for tests: its configuration, its processes, its answers."""
 import contextlib
+import itertools
 import json
 import os
 import pathlib
+import random
 import signal
 import socket
 import subprocess
@@ -25,10 +27,24 @@ SMALL = {
 }
 
 
+# Below what the system gives to those that ask for any port, so that none of them takes one between this and its use; each but once.
+PORTS = itertools.count(random.randrange(15_000, 25_000))
+
+
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(('127.0.0.1', 0))
-        return probe.getsockname()[1]
+    for port in PORTS:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(('127.0.0.1', port))
+            return port
+
+
+def until(holds, what, seconds=60):
+    """Waits for something true and returns it; `what` is said, or called and said, when it does not come."""
+    end = time.monotonic() + seconds
+    while not (seen := holds()):
+        assert time.monotonic() < end, what() if callable(what) else what
+        time.sleep(0.05)
+    return seen
 
 
 def toml(tables):
@@ -42,7 +58,8 @@ def toml(tables):
 class Served:
     """One running system. Attributes: url, port, state_dir, process (the supervisor)."""
 
-    def __init__(self, directory, state_dir, overrides=None, ready_s=90, model=None):
+    def __init__(self, directory, state_dir, overrides=None, ready_s=180, model=None, pool=True):
+        """Returns when it is ready. `pool`: and its pool answers, for which readiness waits for a few seconds only."""
         self.port, self.state_dir = free_port(), pathlib.Path(state_dir)
         self.url = f'http://127.0.0.1:{self.port}'
         tables = {name: {**table, **(overrides or {}).get(name, {})} for name, table in SMALL.items()}
@@ -59,11 +76,13 @@ class Served:
         self.process = subprocess.Popen(serve, cwd=ROOT, stderr=self.errors)
         try:
             self.wait_ready(ready_s)
+            if pool:
+                until(lambda: self.status()['pool'], 'the pool never answers')
         except BaseException:
             self.stop()
             raise
 
-    def wait_ready(self, seconds=90):
+    def wait_ready(self, seconds=180):
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if self.process.poll() is not None:
@@ -82,7 +101,7 @@ class Served:
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(30)
+                self.process.wait(90)  # stage after stage, each with its own patience
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
@@ -95,7 +114,7 @@ class Served:
         self.stop()
 
     def get(self, path):
-        with urllib.request.urlopen(self.url + path, timeout=30) as answer:
+        with urllib.request.urlopen(self.url + path, timeout=60) as answer:
             return answer.read().decode()
 
     def status(self):
@@ -106,17 +125,17 @@ class Served:
 
     def command(self, name, *more):
         """Runs another `trimtab` command on this instance; returns its output."""
-        done = subprocess.run([BINARY, name, *self.arguments, *more], cwd=ROOT, capture_output=True, text=True, timeout=60)
+        done = subprocess.run([BINARY, name, *self.arguments, *more], cwd=ROOT, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def anthropic(self):
         import anthropic
-        return anthropic.Anthropic(base_url=self.url, api_key='none', max_retries=0, timeout=300)
+        return anthropic.Anthropic(base_url=self.url, api_key='none', max_retries=0, timeout=900)
 
     def openai(self):
         import openai
-        return openai.OpenAI(base_url=self.url + '/v1', api_key='none', max_retries=0, timeout=300)
+        return openai.OpenAI(base_url=self.url + '/v1', api_key='none', max_retries=0, timeout=900)
 
     def ranks(self, role):
         """Status of every rank (or encoder) of a role."""
@@ -128,8 +147,9 @@ class Served:
         os.kill(pid, signal.SIGKILL)
         return pid
 
-    def wait_idle(self, seconds=30):
-        """Until nothing is in flight and every rank's blocks are free again; returns the last status."""
+    def wait_idle(self, seconds=120):
+        """Until nothing is in flight and every rank's blocks are free again, those too that it gives to the pool behind an answer;
+        returns the last status."""
         end = time.monotonic() + seconds
         while True:
             status = self.status()

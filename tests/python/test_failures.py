@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from served import MODEL, NAME, Served
+from served import MODEL, NAME, Served, until
 
 pytestmark = pytest.mark.skipif(not MODEL, reason='needs the SmolLM2 GGUF: ./test sets TRIMTAB_MODEL')
 
@@ -39,20 +39,20 @@ def complete(system, prompt, tokens=24, on_first=None):
 @pytest.mark.parametrize('role', ['prefill', 'decode'])
 def test_a_killed_rank_costs_time_and_nothing_else(system, role):
     """The request on the dead rank is redone with the same text; one running elsewhere at the same time never notices."""
-    prompt = f'{role}: {LONG}'
-    expected = complete(system, prompt)
+    prompt, tokens = f'{role}: {LONG}', 100 if role == 'decode' else 24  # the kill must come before the last one
+    expected = complete(system, prompt, tokens)
     fresh = prompt.replace('history', 'story')  # not in the pool: prefill has work to be killed in
     other = concurrent.futures.ThreadPoolExecutor(2)
     bystander = other.submit(complete, system, 'Count from one to twenty.', 40)
     if role == 'decode':
-        again = other.submit(complete, system, prompt, 24, lambda: kill_busy(system, 'decode'))
+        again = other.submit(complete, system, prompt, tokens, lambda: kill_busy(system, 'decode'))
     else:
         again = other.submit(complete, system, fresh)
         time.sleep(0.3)
         kill_busy(system, 'prefill')
-    text = again.result(120)
-    assert bystander.result(120)
-    system.wait_ready(60)
+    text = again.result(300)
+    assert bystander.result(300)
+    system.wait_ready()
     if role == 'decode':
         assert text == expected
     else:
@@ -62,14 +62,9 @@ def test_a_killed_rank_costs_time_and_nothing_else(system, role):
 
 def kill_busy(system, role):
     """Kills a rank that holds a request, so that something is lost with it."""
-    end = time.monotonic() + 20
-    while time.monotonic() < end:
-        for index, rank in enumerate(system.ranks(role)):
-            if rank['requests'] > 0:
-                system.kill_rank(role, index)
-                return
-        time.sleep(0.02)
-    raise AssertionError(f'no {role} rank ever held the request')
+    def busy():
+        return next((rank['pid'] for rank in system.ranks(role) if rank['connected'] and rank['requests'] > 0), None)
+    os.kill(until(busy, f'no {role} rank ever held the request'), signal.SIGKILL)
 
 
 @pytest.mark.parametrize('role', ['prefill', 'decode'])
@@ -81,12 +76,10 @@ def test_a_rank_that_stands_still_is_ended_and_its_work_redone(system, role):
     pid = system.ranks(role)[index]['pid']
     os.kill(pid, signal.SIGSTOP)
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        stopped = time.monotonic()
-        texts = set(pool.map(lambda _: complete(system, prompt), range(4)))
-        assert time.monotonic() - stopped < 90
-    system.wait_ready(60)
+        texts = set(pool.map(lambda _: complete(system, prompt), range(4)))  # all of them: it never goes on
+    system.wait_ready()
     assert texts == {complete(system, prompt)}
-    assert pid not in {rank['pid'] for rank in system.ranks(role)}
+    until(lambda: pid not in {rank['pid'] for rank in system.ranks(role)}, 'it was never ended')
     system.wait_idle()
 
 
@@ -105,7 +98,7 @@ def test_two_hundred_vanishing_clients_leave_nothing(system):
 
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         list(pool.map(vanish, range(200)))
-    status = system.wait_idle(60)
+    status = system.wait_idle()
     assert status['requests']['in_flight'] == 0
     assert complete(system, 'Say hello.', 8)
 

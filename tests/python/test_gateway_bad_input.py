@@ -5,11 +5,13 @@ import socket
 
 import pytest
 
+from conftest import wait_idle
+
 PATHS = ['/v1/chat/completions', '/v1/messages']
 
 
 def post(gateway, path, body, headers=None):
-    connection = http.client.HTTPConnection('127.0.0.1', gateway.port, timeout=30)
+    connection = http.client.HTTPConnection('127.0.0.1', gateway.port, timeout=60)
     connection.request('POST', path, body, headers or {})
     answer = connection.getresponse()
     text = answer.read()
@@ -45,11 +47,12 @@ def test_broken_bodies(gateway, path, body, words):
 
 @pytest.mark.parametrize('path', PATHS)
 def test_a_body_over_the_limit_is_refused_before_it_is_sent(gateway, path):
-    with socket.create_connection(('127.0.0.1', gateway.port), timeout=10) as connection:
+    with socket.create_connection(('127.0.0.1', gateway.port), timeout=60) as connection:
         connection.sendall(f'POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 400000000\r\n\r\n'.encode())
-        answer = connection.recv(65536).decode()
-    assert answer.startswith('HTTP/1.1 413 ')
-    message_of(path, json.loads(answer.split('\r\n\r\n', 1)[1]))
+        answer = http.client.HTTPResponse(connection)
+        answer.begin()
+        assert answer.status == 413
+        message_of(path, json.loads(answer.read()))
 
 
 @pytest.mark.parametrize('path', PATHS)
@@ -88,10 +91,10 @@ def test_a_hundred_bad_requests_then_a_good_one(gateway, path):
     assert post(gateway, path, json.dumps(body))[0].status == 200
 
 
-def test_a_thousand_clients_that_leave_at_once(gateway, wait_idle):
+def test_a_thousand_clients_that_leave_at_once(gateway):
     body = json.dumps({'model': gateway.model, 'stream': True, 'messages': [{'role': 'user', 'content': 'word ' * 500}]}).encode()
     head = b'POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n' % len(body)
     for index in range(1000):
-        with socket.create_connection(('127.0.0.1', gateway.port), timeout=10) as connection:
+        with socket.create_connection(('127.0.0.1', gateway.port), timeout=60) as connection:
             connection.sendall((head + body)[:None if index % 3 else index])
     wait_idle(gateway)

@@ -3,11 +3,10 @@ import concurrent.futures
 import json
 import re
 import subprocess
-import time
 
 import pytest
 
-from served import BINARY, MODEL, NAME, Served, toml
+from served import BINARY, MODEL, NAME, Served, toml, until
 
 pytestmark = pytest.mark.skipif(not MODEL, reason='needs the SmolLM2 GGUF: ./test sets TRIMTAB_MODEL')
 
@@ -40,8 +39,11 @@ def served(tmp_path_factory):
 
 
 def test_the_shadow_decides_beside_and_its_metrics_say_what(served):
-    time.sleep(0.3)  # metrics are brought up every 0.1 s
-    seen, shadow = metrics(served), served.status()['shadow']
+    def brought_up():  # metrics are, every 0.1 s
+        seen, shadow = metrics(served), served.status()['shadow']
+        ratio = seen.get('trimtab_shadow_decode_peak_over_mean{account="live",of="kv"}')
+        return (seen, shadow) if ratio == pytest.approx(shadow['live']['kv_peak_over_mean'], rel=1e-6) else None
+    seen, shadow = until(brought_up, lambda: (metrics(served), served.status()['shadow']))
     assert shadow['decode_policy'] == 'total_tokens' and served.status()['decode_policy'] == 'round_robin'
     assert seen['trimtab_shadow_decode_decisions_total'] == shadow['decisions'] == REQUESTS
     assert seen['trimtab_shadow_decode_changed_total'] == shadow['changed']
@@ -59,15 +61,20 @@ def test_the_shadow_decides_beside_and_its_metrics_say_what(served):
 
 def test_replay_of_the_log_says_the_same(served):
     """The shadow is `trimtab replay` while the log is written, so the recorded decisions must agree to the digit."""
-    time.sleep(0.3)
     command = [BINARY, 'replay', str(served.state_dir / 'decisions'), '--policy', 'total_tokens', '--json',
                '--max-running', '16', '--kv-blocks', '72']
-    out = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert out.returncode == 0, out.stderr
-    replayed, shadow = json.loads(out.stdout)[0], served.status()['shadow']
+    shadow = served.status()['shadow']
+
+    def replay():
+        out = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert out.returncode == 0, out.stderr
+        return json.loads(out.stdout)[0]
+
+    def written():  # the log is, every 0.1 s
+        return (seen := replay())['recorded'] == pytest.approx(shadow['live'], rel=1e-6) and seen
+    replayed = until(written, lambda: (replay(), shadow))
     for key in 'decisions', 'changed', 'held':
         assert replayed[key] == shadow[key]
-    assert replayed['recorded'] == pytest.approx(shadow['live'], rel=1e-6)
     assert replayed['replayed'] == pytest.approx(shadow['shadow'], rel=1e-6)
 
 
