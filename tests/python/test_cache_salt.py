@@ -4,11 +4,10 @@ import base64
 import pathlib
 import subprocess
 import sys
-import time
 
 import pytest
 
-from served import MODEL, NAME, ROOT, Served
+from served import MODEL, NAME, ROOT, Served, until
 from trimtab import demo_conversation as script
 
 pytestmark = pytest.mark.skipif(not MODEL, reason='needs the SmolLM2 GGUF: ./test sets TRIMTAB_MODEL')
@@ -52,13 +51,11 @@ def snapshots(system):
     return sum(one['snapshots'] for one in system.status()['window_state']['machines'])
 
 
-def settle(system, more_than):
-    """Until the directory shows the snapshots of what was just computed."""
-    end = time.monotonic() + 20
-    while snapshots(system) <= more_than:
-        assert time.monotonic() < end, system.status()['window_state']
-        time.sleep(0.05)
-    time.sleep(0.5)  # those that are on their way
+def settle(system, before, summary):
+    """Until the ranks have stored what was just computed, and the directory shows the snapshots at the ends of its full blocks."""
+    system.wait_idle()
+    blocks = (summary['prompt_tokens'] + summary['output_tokens'] - 1) // 128
+    until(lambda: snapshots(system) >= before + blocks, lambda: (before, blocks, system.status()['window_state']))
 
 
 def remembered(system):
@@ -75,12 +72,12 @@ def asked(system):
     """The first turn for our salt, then again for everybody."""
     before = snapshots(system)
     first = ask(system, conversation(), cache_salt=OURS)
-    settle(system, before)
+    settle(system, before, first[2]['summary'])
     others = []
     for members in ({}, {'cache_salt': THEIRS}, {'extra_key': OURS}, {'cache_salt': OURS, 'extra_key': 'x'}):
         before = snapshots(system)
         others.append(ask(system, conversation(), **members))
-        settle(system, before)
+        settle(system, before, others[-1][2]['summary'])
     return first, others, ask(system, conversation(), cache_salt=OURS)
 
 
@@ -110,12 +107,12 @@ def test_answers_are_remembered_for_their_salt(system, asked):
 def test_the_messages_api_takes_the_same_salt(system, asked):
     def cached(**members):
         messages = [{'role': 'user', 'content': 'Without a picture: ' + QUESTION * 3}]  # begins as nothing before
+        before = snapshots(system)
         answer = system.anthropic().messages.create(model=NAME, max_tokens=4, messages=messages, extra_body={'temperature': 0, **members})
+        if answer.usage.cache_read_input_tokens == 0:
+            settle(system, before, system.record(answer.id)['summary'])
         return answer.usage.cache_read_input_tokens
-    before = snapshots(system)
-    assert cached(cache_salt=OURS) == 0
-    settle(system, before)
-    assert cached() == 0 and cached(cache_salt=THEIRS) == 0
+    assert cached(cache_salt=OURS) == cached() == cached(cache_salt=THEIRS) == 0
     assert cached(cache_salt=OURS) >= 256
 
 

@@ -3,7 +3,7 @@ import shutil
 
 import pytest
 
-from served import MODEL, Served
+from served import MODEL, Served, until
 from trimtab import demo_conversation as script
 from trimtab.demo_checks import check_turn
 
@@ -25,6 +25,7 @@ def play(system):
         messages = [*messages, user]
         text, usage, record = ask(system, messages)
         assert check_turn(number, record, usage, records[-1] if records else None) == []
+        system.wait_idle()  # the ranks store blocks behind an answer; the next turn is to find them all
         sent.append(messages)
         records.append(record)
         messages = [*messages, script.assistant_turn(number, text)]
@@ -39,10 +40,12 @@ def played(tmp_path_factory):
     with Served(directory, state) as system:
         sent, records = play(system)
         explained = system.command('explain', records[2]['name'])
-        system.wait_idle()
+        until(lambda: (pool := system.status()['pool']) and pool['dirty_entries'] == 0, lambda: system.status()['pool'])
     with Served(directory, state) as system:
-        again = [ask(system, messages) for messages in sent[1:]]
-        system.wait_idle()
+        again = []
+        for messages in sent[1:]:
+            again.append(ask(system, messages))
+            system.wait_idle()
     return directory, state, sent, records, again, explained
 
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not os.access(BINARY, os.X_OK), reason='TRIMTAB_
 
 def fit(steps, output, *more):
     return subprocess.run([BINARY, 'cost', 'fit', str(steps), '--output', str(output), *more], capture_output=True,
-                          text=True, timeout=60)
+                          text=True, timeout=120)
 
 
 def cost_ms(tokens, computed):
@@ -109,6 +109,6 @@ def test_the_limits_can_be_set_and_help_teaches_the_forms(tmp_path):
     path = write_lines(tmp_path / 'steps.jsonl', steps(200, noise=0.3))
     assert fit(path, '-').returncode == 1
     assert fit(path, '-', '--error-max', '30').returncode == 0
-    text = subprocess.run([BINARY, 'cost', 'fit', '--help'], capture_output=True, text=True, timeout=60).stdout
+    text = subprocess.run([BINARY, 'cost', 'fit', '--help'], capture_output=True, text=True, timeout=120).stdout
     for word in ('steps.jsonl', 'decisions', 'computed', 'held out'):
         assert word in text

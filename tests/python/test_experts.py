@@ -269,9 +269,12 @@ def test_planning_lets_other_threads_run():
 
     thread = threading.Thread(target=count)
     thread.start()
-    before = counted[0]
-    experts.Planner(64, 448, threads=1).plan(loads)
-    during = counted[0] - before
+    during = []
+    # A busy machine may keep the thread from a processor: one plan that it counts through is enough. At the ends it may count one each.
+    while len(during) < 50 and max(during, default=0) < 3:
+        before = counted[0]
+        experts.Planner(64, 448, threads=1).plan(loads)
+        during.append(counted[0] - before)
     stop.set()
     thread.join()
-    assert during >= 3
+    assert during[-1] >= 3, during

@@ -35,6 +35,7 @@ def ask(system, picture, tokens=6):
     answer = system.openai().chat.completions.create(model=NAME, messages=[{'role': 'system', 'content': 'Be brief.'},
                                                                            {'role': 'user', 'content': content}],
                                                      max_tokens=tokens, temperature=0)
+    system.wait_idle()  # blocks are stored behind the answer
     return answer, system.record(answer.id)
 
 

@@ -44,7 +44,7 @@ class Loader:
     def stop(self, how=signal.SIGTERM):
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(how)
-            self.process.wait(60)
+            self.process.wait(120)
 
     def run(self, command, *more):
         return subprocess.run([BINARY, 'pool', command, *more, '--loader', str(self.socket)], cwd=ROOT, capture_output=True, text=True,
@@ -65,7 +65,7 @@ class Loader:
         assert done.returncode in (0, 2, 3), done.stderr
         return json.loads(done.stdout)
 
-    def until(self, holds, what, seconds=90):
+    def until(self, holds, what, seconds=180):
         end = time.monotonic() + seconds
         while not holds(status := self.status()):
             assert time.monotonic() < end, (what, status)
@@ -230,16 +230,16 @@ def test_mistakes_name_the_target_and_the_cure(pool, tmp_path):
     down = pool.loader.refused('expand', 'tcp://127.0.0.1:9')
     assert 'tcp://127.0.0.1:9' in down and 'start it' in down
     nowhere = str(tmp_path / 'none.sock')
-    other = subprocess.run([BINARY, 'pool', 'drain', '3', '--loader', nowhere], capture_output=True, text=True, timeout=30)
+    other = subprocess.run([BINARY, 'pool', 'drain', '3', '--loader', nowhere], capture_output=True, text=True, timeout=120)
     assert other.returncode == 1 and 'none.sock' in other.stderr and 'kv-loader' in other.stderr
-    none = subprocess.run([BINARY, 'pool', 'drain', '3'], capture_output=True, text=True, timeout=30)
+    none = subprocess.run([BINARY, 'pool', 'drain', '3'], capture_output=True, text=True, timeout=120)
     assert none.returncode == 1 and '--config' in none.stderr and '--loader' in none.stderr
     assert pool.loader.status()['map_version'] == 1, 'nothing was changed'
 
 
 def test_help_teaches():
     for command in ('give-up', 'drain', 'expand', 'replace'):
-        said = subprocess.run([BINARY, 'pool', command, '--help'], capture_output=True, text=True, timeout=30).stdout
+        said = subprocess.run([BINARY, 'pool', command, '--help'], capture_output=True, text=True, timeout=120).stdout
         assert f'trimtab pool {command} ' in said and '[pool] targets' in said or command == 'give-up' and 'replace' in said
 
 

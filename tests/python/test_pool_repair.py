@@ -62,7 +62,7 @@ def test_commands_for_another_model_touch_nothing(filled):
     shards = sum(t['shards'] for t in filled.json('status')['targets'])
     for command in ('status', 'scrub', 'rebuild'):
         done = subprocess.run([BINARY, 'pool', command, '--layer-bytes', '8192,8192', '--targets', *(t.place for t in filled.targets)],
-                              capture_output=True, text=True, timeout=60)
+                              capture_output=True, text=True, timeout=120)
         assert done.returncode == 1 and f'{BLOCKS} blocks of another model' in done.stderr, done
     assert sum(t['shards'] for t in filled.json('status')['targets']) == shards
     read_all(filled)
@@ -77,7 +77,7 @@ def test_sizes_that_are_none_are_refused(fleet, option, value):
 def test_a_target_without_room_does_not_start(tmp_path):
     for capacity in ('-5', '0'):
         done = subprocess.run([BINARY, 'kv-target', '--memory', '--listen', '127.0.0.1:0', f'--capacity={capacity}'], capture_output=True,
-                              text=True, timeout=30)
+                              text=True, timeout=120)
         assert done.returncode != 0 and f'{capacity}: give a size above 0' in done.stderr, done
 
 
@@ -141,7 +141,8 @@ def test_damage_beyond_repair_shows_in_the_exit_code(filled):
 
 
 def test_an_interrupted_scrub_goes_on_where_it_was(filled, tmp_path):
-    cursor = tmp_path / 'cursor'
+    cursor, blocks = tmp_path / 'cursor', 4 * BLOCKS  # so many that the slowest scrub is not over before it is interrupted
+    assert filled.json('exercise', '--seed', '2', '--blocks', str(3 * BLOCKS), '--keep')['written'] == 3 * BLOCKS
     flip_bits(filled.targets[6], 10)
     slow = filled.arguments('scrub', '--resume', str(cursor), '--bytes-per-second', '1M')
     process = subprocess.Popen(slow, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -150,11 +151,11 @@ def test_an_interrupted_scrub_goes_on_where_it_was(filled, tmp_path):
         assert time.monotonic() < end and process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 4, errors
     assert 'left' in errors and 'interrupted' in errors
     kept = json.loads(cursor.read_text())
-    assert 0 < kept['blocks'] < BLOCKS
+    assert 0 < kept['blocks'] < blocks
     strange = tmp_path / 'strange'
     strange.write_text(json.dumps({**kept, 'targets': [*kept['targets'][:-1], 'tcp://10.0.0.9:7701']}))
     other = filled.run('scrub', '--resume', str(strange))
@@ -164,7 +165,7 @@ def test_an_interrupted_scrub_goes_on_where_it_was(filled, tmp_path):
     assert done.returncode == 0, done.stderr
     assert f'goes on after {kept["blocks"]} blocks' in done.stderr
     found = json.loads(done.stdout)
-    assert (found['blocks'], found['shards_bad']) == (BLOCKS, 10), 'each block once, over both runs'
+    assert (found['blocks'], found['shards_bad']) == (blocks, 10), 'each block once, over both runs'
     assert not cursor.exists()
 
 
@@ -199,7 +200,7 @@ def test_directories_have_one_owner(filled):
     (['scrub', '--layer-bytes', '4096', '--targets', 'tcp://127.0.0.1:9', '--resume', '/proc/none/cursor'], '/proc/none/cursor'),
 ])
 def test_mistakes_are_named(arguments, words):
-    done = subprocess.run([BINARY, 'pool', *arguments], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([BINARY, 'pool', *arguments], capture_output=True, text=True, timeout=120)
     assert done.returncode == 1 and words in done.stderr, done.stderr
 
 
@@ -208,17 +209,17 @@ def test_a_mistyped_directory_is_refused_and_not_made(tmp_path, command):
     places = [str(tmp_path / f'disk{i}') for i in range(2)]
     arguments = ['--layer-bytes', '4096', '--directory-bytes', '8M', '--targets']
     done = subprocess.run([BINARY, 'pool', 'exercise', '--blocks', '3', '--keep', *arguments, *places], capture_output=True, text=True,
-                          timeout=60)
+                          timeout=120)
     assert done.returncode == 0, done.stderr
     typo = str(tmp_path / 'disk9')
-    done = subprocess.run([BINARY, 'pool', *command, *arguments, places[0], typo], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([BINARY, 'pool', *command, *arguments, places[0], typo], capture_output=True, text=True, timeout=120)
     assert done.returncode == 1 and f'{typo}: no such directory' in done.stderr, done
     assert not os.path.exists(typo)
 
 
 def test_help_teaches():
     for command in ('status', 'scrub', 'rebuild', 'exercise'):
-        said = subprocess.run([BINARY, 'pool', command, '--help'], capture_output=True, text=True, timeout=30).stdout
+        said = subprocess.run([BINARY, 'pool', command, '--help'], capture_output=True, text=True, timeout=120).stdout
         assert f'trimtab pool {command}' in said and 'Exit code' in said
 
 
@@ -233,9 +234,10 @@ def test_a_target_whose_disk_takes_no_more_says_so_once(tmp_path):
         place = 'tcp://' + target.stdout.readline().split()[-1]
         subprocess.run([BINARY, 'pool', 'exercise', '--layer-bytes', '200000', '--blocks', '100', '--targets', place], capture_output=True,
                        timeout=120)
-        end = time.monotonic() + 30
-        while 'trimtab_kv_target_trouble 1' not in (metrics.read_text() if metrics.exists() else ''):
-            assert time.monotonic() < end, (log.read_text(), metrics.read_text())
+        end = time.monotonic() + 120
+        # Each is looked at on its own tick.
+        while 'trimtab_kv_target_trouble 1' not in (metrics.read_text() if metrics.exists() else '') or 'refused' not in log.read_text():
+            assert time.monotonic() < end, log.read_text()
             time.sleep(0.1)
         assert log.read_text().count('writes are refused') == 1, log.read_text()
     finally:

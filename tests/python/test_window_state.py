@@ -1,5 +1,6 @@
 """A model with sliding-window layers, served: hits begin from snapshots of window state, wherever those lie, and what is lost costs
 what the mode says."""
+import contextlib
 import json
 import os
 import pathlib
@@ -11,7 +12,7 @@ import time
 
 import pytest
 
-from served import MODEL, NAME, ROOT, Served
+from served import MODEL, NAME, ROOT, Served, until
 
 pytestmark = pytest.mark.skipif(not MODEL, reason='needs the SmolLM2 GGUF: ./test sets TRIMTAB_MODEL')
 
@@ -28,10 +29,14 @@ def model(tmp_path_factory):
     path.unlink()
 
 
+@contextlib.contextmanager
 def serve(directory, model, mode, machines=2, audits_per_1000=0):
-    return Served(directory, pathlib.Path(directory) / 'state', model=model, overrides={
+    served = Served(directory, pathlib.Path(directory) / 'state', model=model, overrides={
         'model': {'profile': 'smollm2-135m-window'}, 'prefill': {'engines': machines, 'ranks': 1}, 'decode': {'ranks': 1},
         'window_state': {'mode': mode, 'machines': machines, 'audits_per_1000': audits_per_1000}})
+    with served as system:
+        until(lambda: len(lives(system)) == machines, 'a store of states never came')
+        yield system
 
 
 def ask(system, messages):
@@ -45,14 +50,23 @@ def snapshots(system):
     return {one['machine']: one['snapshots'] for one in system.status()['window_state']['machines']}
 
 
+def lives(system):
+    """Which life of its store each machine has; a dead one is not there."""
+    return {one['machine']: one['epoch'] for one in system.status()['window_state']['machines']}
+
+
 def settle(system, enough):
-    """Until the directory shows what the engines gave away; returns snapshots by machine."""
-    end = time.monotonic() + 20
-    while not enough(snapshots(system)):
-        assert time.monotonic() < end, system.status()['window_state']
-        time.sleep(0.05)
+    """Until the ranks have stored their blocks and the directory shows what they gave away; returns snapshots by machine."""
+    system.wait_idle()
+    until(lambda: enough(snapshots(system)), lambda: system.status()['window_state'])
     time.sleep(0.5)  # those that are on their way
     return snapshots(system)
+
+
+def settle_all(system, summary):
+    """The same, of a conversation's last turn: one snapshot at the end of every full block that has KV, as nothing was lost so far."""
+    blocks = (summary['prompt_tokens'] + summary['output_tokens'] - 1) // 128
+    return settle(system, lambda now: sum(now.values()) >= blocks)
 
 
 def converse(system):
@@ -60,12 +74,10 @@ def converse(system):
     turns, messages = [], []
     for question in QUESTIONS:
         messages = [*messages, {'role': 'user', 'content': question}]
-        before = sum(snapshots(system).values())
         text, tokens, summary = ask(system, messages)
         turns.append((messages, tokens, summary))
         messages = [*messages, {'role': 'assistant', 'content': text}]
-        if len(turns) < len(QUESTIONS):
-            settle(system, lambda now: sum(now.values()) > before or len(turns) > 1)
+        settle_all(system, summary)
     return turns
 
 
@@ -91,9 +103,14 @@ def kill(system, *words):
     return len(pids)
 
 
-def kill_state_hosts(system):
-    """As machines that lose their memory; returns how many."""
-    return kill(system, 'kv-state')
+def kill_state_hosts(system, renewed=True):
+    """As machines that lose their memory; returns how many. `renewed`: when their successors are there and hold nothing; else when
+    nothing that they held is promised any more, whenever their successors come."""
+    before = lives(system)
+    killed = kill(system, 'kv-state')
+    until(lambda: not set(lives(system).items()) & set(before.items()), 'their deaths are not seen')
+    until(lambda: not renewed or lives(system).keys() == before.keys(), 'no successors came')
+    return killed
 
 
 def test_turns_begin_from_snapshots_and_change_no_bit(tmp_path, model, plain):
@@ -111,10 +128,7 @@ def test_turns_begin_from_snapshots_and_change_no_bit(tmp_path, model, plain):
 def test_lost_snapshots_in_exact_change_no_bit(tmp_path, model):
     with serve(tmp_path, model, 'exact') as system:
         messages, tokens, summary = converse(system)[-1]
-        assert kill_state_hosts(system) == 2
-        end = time.monotonic() + 5
-        while any(snapshots(system).values()):  # a dead machine is not promised, whenever its successor comes
-            assert time.monotonic() < end
+        assert kill_state_hosts(system, renewed=False) == 2
         _, again, summary = ask(system, messages)
         hits = system.status()['hits']
         system.wait_idle()
@@ -128,9 +142,6 @@ def test_lost_snapshots_in_approximate_are_counted(tmp_path, model):
     with serve(tmp_path, model, 'approximate') as system:
         messages, _, before = converse(system)[-1]
         assert kill_state_hosts(system) == 2
-        end = time.monotonic() + 5
-        while any(snapshots(system).values()):
-            assert time.monotonic() < end
         _, _, summary = ask(system, messages)
         hits = system.status()['hits']
         # The turn made the state anew: the next one begins from it.
@@ -200,17 +211,27 @@ def test_a_state_that_another_machine_holds_is_fetched(tmp_path, model):
         assert len(engines) == 1, record['events']
         return record, int(engines.pop())
 
+    def connected(system, engine):
+        return system.ranks('prefill')[engine]['connected']
+
     with serve(tmp_path, model, 'exact') as system:
         first, maker = turn(system)
         whole = (first['summary']['prompt_tokens'] - 1) // 128
         assert first['summary']['hit_tokens'] == 0 and whole >= 3
         settle(system, lambda now: now.get(maker, 0) >= whole)
         other = 1 - maker
+        life = lives(system)[other]
         assert kill(system, 'kv-state', f'--machine {other}') == 1
-        settle(system, lambda now: now.get(other, -1) == 0)  # its successor is there, and has nothing
-        assert kill(system, 'engine', '--role prefill', f'--engine {maker}') == 1
-        again, engine = turn(system)
+        until(lambda: lives(system).get(other, life) != life and snapshots(system)[other] == 0, 'no successor with nothing ever came')
+        os.kill(system.process.pid, signal.SIGSTOP)  # it must not start the engine again before the turn
+        try:
+            assert kill(system, 'engine', '--role prefill', f'--engine {maker}') == 1
+            until(lambda: not connected(system, maker), 'its death is not seen')
+            again, engine = turn(system)
+        finally:
+            os.kill(system.process.pid, signal.SIGCONT)
         hits = system.status()['hits']
+        until(lambda: connected(system, maker), 'it was not started again')
         system.wait_idle()
     assert engine == other
     assert again['tokens'] == first['tokens']
@@ -226,13 +247,14 @@ def test_window_hits_come_layer_by_layer(tmp_path, model):
         _, tokens, summary = ask(system, messages)
         whole = (summary['prompt_tokens'] - 1) // 128 * 128
         assert summary['hit_tokens'] == 0 and summary['prompt_tokens'] - whole >= 64, 'a step long enough to hide a copy behind'
-        settle(system, lambda now: sum(now.values()) > 0)
-        end = time.monotonic() + 60
+        settle_all(system, summary)
+        end = time.monotonic() + 180
         # A rank that was kept from the processor looks when all of the hit is there, and waits for nothing.
         while system.status()['swap_in']['requests'] == 0:
             assert time.monotonic() < end
             _, again, summary = ask(system, messages)
             assert again == tokens
+            system.wait_idle()
         hits = system.status()['hits']
         system.wait_idle()
     assert summary['hit_tokens'] == whole and hits['snapshots_used'] > 0
