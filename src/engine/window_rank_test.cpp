@@ -301,9 +301,9 @@ TEST_F(WindowRankTest, AnAuditStoresNothing) {
   other.tokens = TinyGguf::tokens(300, 9);
   known.output_limit = other.output_limit = 1;
   EXPECT_EQ(harness.run(RequestId{1}, known).failure, "");
-  auto pool = kv_pool::PoolClient::connect(harness.kv_socket(), base::Nanos{5'000'000'000});
+  auto pool = kv_pool::PoolClient::connect(harness.kv_socket(), base::Nanos{60'000'000'000});
   ASSERT_TRUE(pool);
-  for (int tries = 0; tries < 500 && pool->match(harness.keys(known))->blocks < 3; ++tries) usleep(10'000);
+  for (int tries = 0; tries < 6'000 && pool->match(harness.keys(known))->blocks < 3; ++tries) usleep(10'000);
   // This test is the machine's store of states from now on.
   const std::string runtime = std::filesystem::path(harness.kv_socket()).parent_path().string();
   auto listener = ipc::Listener::bind(kv_state::keep_socket_path(runtime, 0));
@@ -326,7 +326,7 @@ TEST_F(WindowRankTest, AnAuditStoresNothing) {
   EXPECT_EQ(truth.value_or(wire::PrefillDone{}).stored_blocks, 0U);
   // What was stored before what another request stores would be there by then.
   EXPECT_EQ(harness.run(RequestId{3}, other).prefill.stored_blocks, 2U);
-  for (int tries = 0; tries < 500 && pool->match(harness.keys(other))->blocks < 2; ++tries) usleep(10'000);
+  for (int tries = 0; tries < 6'000 && pool->match(harness.keys(other))->blocks < 2; ++tries) usleep(10'000);
   EXPECT_EQ(pool->match(harness.keys(other))->blocks, 2U);
   EXPECT_EQ(pool->match(harness.keys(ask))->blocks, 3U);
   EXPECT_THAT(harness.stop(), Each(0));
@@ -368,7 +368,7 @@ TEST_F(WindowRankTest, AuditsLeaveNothingBehindWhereverTheyEnd) {
     const auto released = harness.wait_for<wire::Released>(place, RequestId{1'000'000});
     return released ? released->blocks_free : 0U;
   };
-  for (int tries = 0; tries < 500 && free() < harness.hello(place).blocks_total; ++tries) usleep(10'000);
+  for (int tries = 0; tries < 6'000 && free() < harness.hello(place).blocks_total; ++tries) usleep(10'000);
   EXPECT_EQ(free(), harness.hello(place).blocks_total);
   EXPECT_EQ(harness.run(RequestId{++id}, ask).checksums, expected);
   EXPECT_THAT(harness.stop(), Each(0));

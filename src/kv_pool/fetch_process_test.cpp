@@ -185,7 +185,7 @@ TEST_F(FetchProcess, ALoaderThatDiesFailsEveryTicketAndIsFoundAgain) {
                 testing::AnyOf("pool", "kv.sock", "kv.sock.lives", "kv.sock.lock"));
   loader_->start();
   auto again = pool.fetch(keys(20));
-  for (int i = 0; i < 500 && !again; ++i) {
+  for (int i = 0; i < 3'000 && !again; ++i) {
     usleep(20'000);
     again = pool.fetch(keys(20));
   }

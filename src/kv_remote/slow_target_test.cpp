@@ -56,7 +56,7 @@ TEST(FollowInBackgroundTest, OnlyTheFirstAnswerOfAConnectionIsWaitedFor) {
   LocalServer server;
   Proxy proxy(server.address());
   auto target = std::move(*NetworkTarget::open(patient(proxy.address())));
-  ASSERT_TRUE(target->wait_until_connected(base::Nanos{5'000'000'000}));
+  ASSERT_TRUE(target->wait_until_connected(base::Nanos{60'000'000'000}));
   auto writer = server.client();
   const std::vector<std::byte> bytes(100, std::byte{7});
   ASSERT_EQ(carry_out(*writer, write_of({key_of(1), 3}, bytes)).outcome, kv_target::Outcome::kDone);
@@ -89,7 +89,7 @@ TEST(FollowInBackgroundTest, OnlyTheFirstAnswerOfAConnectionIsWaitedFor) {
 TEST(FollowInBackgroundTest, AnswersOlderThanOwnWritesAndErasesTellNothingOfThem) {
   LocalServer server;
   auto target = std::move(*NetworkTarget::open(patient(server.address())));
-  ASSERT_TRUE(target->wait_until_connected(base::Nanos{5'000'000'000}));
+  ASSERT_TRUE(target->wait_until_connected(base::Nanos{60'000'000'000}));
   auto other = server.client();
   const auto first = target->changes({}, 100);
   ASSERT_TRUE(first.has_value());
@@ -137,7 +137,7 @@ class SilentTargets : public ::testing::Test {
         address = proxies_.back()->address();
       }
       auto target = NetworkTarget::open(patient(address));
-      ASSERT_TRUE(target && (*target)->wait_until_connected(base::Nanos{5'000'000'000}));
+      ASSERT_TRUE(target && (*target)->wait_until_connected(base::Nanos{60'000'000'000}));
       targets.push_back(std::move(*target));
     }
     kv_store::StoreOptions options;
