@@ -25,7 +25,6 @@ base::Result<std::unique_ptr<StoreTier>> StoreTier::open(
                               : eviction::make_policy(options.eviction, settings);
   if (!policy) return tl::unexpected(policy.error());
   const std::uint64_t bytes = options.store.layout.block_bytes;
-  const bool writes_all = options.store.write_policy == kv_store::WritePolicy::kAll;
   kv_store::OpenedPool pool;
   if (options.places.empty()) {
     auto store = kv_store::StripedStore::open(std::move(targets), std::move(options.store), now);
@@ -47,7 +46,6 @@ base::Result<std::unique_ptr<StoreTier>> StoreTier::open(
   tier->open_target_ = std::move(options.open_target);
   tier->clock_ = options.clock;
   tier->ttl_ = options.ttl;
-  tier->writes_all_ = writes_all;
   tier->adopt(now);
   if (const std::size_t others = tier->store_->index().strangers(); others > 0)
     tier->notes_.push_back(fmt::format(
@@ -178,7 +176,7 @@ bool StoreTier::full_by_trouble() {
     ++troubled;
     answering |= usable;
   }
-  return answering && troubled > (writes_all_ ? 0 : store_->map().losses());
+  return answering && troubled > store_->writes_may_lack();
 }
 
 void StoreTier::saved(const kv_store::StoreEvent& event, base::Nanos now, std::vector<Event>& events) {

@@ -157,7 +157,6 @@ class StoreTier {
   std::unique_ptr<eviction::Policy> policy_;
   std::uint64_t block_bytes_;
   base::Nanos ttl_ = base::kForever;
-  bool writes_all_ = false;                               // no write counts with fewer than twelve shards
   std::unordered_map<BlockKey, eviction::Slot> slot_of_;  // looked up, never iterated
   eviction::Slots<BlockKey> slots_;
   std::map<kv_store::StripedStore::Handle, Load> loads_;

@@ -72,6 +72,10 @@ class StripedStore {
   std::uint32_t leading(std::span<const BlockKey> keys) const { return index_.leading(keys); }
   const StoreIndex& index() const { return index_; }
   const PlaceMap& map() const { return map_; }
+  /// How many targets a write may lack and count all the same.
+  std::uint32_t writes_may_lack() const {
+    return options_.write_policy == WritePolicy::kAll ? 0 : map_.losses();
+  }
   const StoreCounters& counters() const { return counters_; }
   const Channels& channels() const { return channels_; }
   /// Why a target's requests fail at present; empty while all is well.
