@@ -78,17 +78,13 @@ void print_report(const PoolReport& report, bool as_json) {
     std::cout << to_json(report).dump(2) << "\n";
     return;
   }
-  report::Table table({{"target", report::Align::kLeft},
-                       {"state", report::Align::kLeft},
-                       {"shards"},
-                       {"used"},
-                       {"of room"},
-                       {"trouble", report::Align::kLeft}});
+  report::Table table(
+      {{"target", report::Align::kLeft}, {"state", report::Align::kLeft}, {"shards"}, {"used"}, {"of room"}});
   for (std::size_t t = 0; t < report.targets.size(); ++t) {
     const PoolReport::Target& target = report.targets[t];
     table.add_row({fmt::format("{}  {}", t, target.place), state_of(target), fmt::format("{}", target.shards),
                    fmt::format("{:.1f} MB", static_cast<double>(target.used_bytes) / 1e6),
-                   per_cent(target.used_bytes, target.capacity_bytes), target.trouble});
+                   per_cent(target.used_bytes, target.capacity_bytes)});
   }
   std::cout << table.text(report::terminal_style(STDOUT_FILENO));
   const auto staying = std::ranges::count_if(
@@ -107,6 +103,10 @@ void print_report(const PoolReport& report, bool as_json) {
         "ones "
         "in their places (`trimtab pool replace`).\n",
         dead, dead > report.may_lose ? ", more than may be lost" : "");
+  // Not in the table, which a terminal cuts.
+  for (const PoolReport::Target& target : report.targets)
+    if (!target.trouble.empty())
+      std::cout << fmt::format("{} is in trouble: {}\n", target.place, target.trouble);
   for (const PoolReport::Target& target : report.targets)
     if (target.role == Role::kLeaving)
       std::cout << fmt::format("{} is being drained: {} shards are left there.\n", target.place,

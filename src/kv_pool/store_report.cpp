@@ -41,12 +41,13 @@ PoolReport report_on(kv_store::StripedStore& store, const kv_store::MapRecord& o
     const bool answers = store.channels().usable(id) && store.index().alive(id);
     target.health = answers ? name(store.channels().health(id)) : "dead";
     target.shards = tally.shards[id];
-    target.trouble = store.trouble(id);
-    if (!answers) continue;
-    if (const auto space = store.space(id)) {
-      target.used_bytes = space->used_bytes;
-      target.capacity_bytes = space->capacity_bytes;
+    if (answers) {
+      if (const auto space = store.space(id)) {
+        target.used_bytes = space->used_bytes;
+        target.capacity_bytes = space->capacity_bytes;
+      }
     }
+    target.trouble = store.trouble(id);  // last: a server told it with the room
   }
   report.repairs_waiting = store.repairs_waiting();
   report.old_copies = store.old_copies();

@@ -171,10 +171,9 @@ bool StoreTier::full_by_trouble() {
   std::uint32_t troubled = 0;
   bool answering = false;
   for (kv_store::TargetId id = 0; id < store_->channels().count(); ++id) {
-    const bool usable = store_->channels().usable(id);
-    if (store_->has_left(id) || (usable && store_->trouble(id).empty())) continue;
+    if (store_->has_left(id) || store_->takes_writes(id)) continue;
     ++troubled;
-    answering |= usable;
+    answering |= store_->channels().usable(id);
   }
   return answering && troubled > store_->writes_may_lack();
 }

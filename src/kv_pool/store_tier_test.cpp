@@ -53,6 +53,29 @@ TEST(StoreTier, AnotherModelsBlocksLeaveForWantOfRoomOnly) {
   EXPECT_EQ(pool.store->stats().file_errors, 0U);
 }
 
+/// Disks that are full get room by eviction; blocks are not dropped for disks that take nothing either way.
+TEST(StoreTier, MakesRoomOnFullDisksAndDropsNothingForBrokenOnes) {
+  for (const bool full : {true, false}) {
+    Pool::Faulty how;
+    how.blocks = 3;
+    Pool pool(how, 16, 1);
+    for (std::uint64_t n = 1; n <= 3; ++n) {
+      pool.put(1, n);
+      pool.settle();
+    }
+    for (const std::uint32_t t : {0U, 4U, 7U}) {  // one more than may be lost
+      pool.faulty[t]->faults.says = "No space left on device";
+      pool.faulty[t]->faults.lacks_room = full;
+    }
+    pool.put(1, 4);
+    pool.settle();
+    EXPECT_EQ(pool.tier->present(test::key(4)), full);
+    EXPECT_EQ(pool.tier->evictions(), full ? 1U : 0U);
+    EXPECT_EQ(pool.store->stats().memory_only, full ? 0U : 1U);
+    EXPECT_EQ(pool.tier->report(pool.clock.now()).targets[4].trouble, "No space left on device");
+  }
+}
+
 /// Once its time is over a block leaves first, however often it was used; at the targets and in memory alone.
 TEST(StoreTier, WhoseTimeIsOverLeavesFirst) {
   for (const bool over : {false, true}) {

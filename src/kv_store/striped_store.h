@@ -80,6 +80,10 @@ class StripedStore {
   const Channels& channels() const { return channels_; }
   /// Why a target's requests fail at present; empty while all is well.
   std::string trouble(TargetId id) { return channels_.target(id).trouble(); }
+  /// It takes writes: all is well, or erasing makes room for them.
+  bool takes_writes(TargetId id) {
+    return channels_.usable(id) && (trouble(id).empty() || channels_.target(id).lacks_room());
+  }
   /// Of all targets that answer.
   kv_target::Space space();
   base::Result<kv_target::Space> space(TargetId id) { return channels_.target(id).space(); }

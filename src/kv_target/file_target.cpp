@@ -255,7 +255,8 @@ bool FileTarget::find_room(std::uint64_t units, Task& task) {
     if (grown && *grown) continue;
     if (!grown) {
       trouble_ = grown.error().message;
-      if (grown.error().code == base::Code::kResourceExhausted)
+      disk_full_ = grown.error().code == base::Code::kResourceExhausted;
+      if (disk_full_)
         refusals_until_growth_ = kRefusalsPerGrowth;
       else
         task.outcome = Outcome::kFailed;

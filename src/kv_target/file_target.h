@@ -52,6 +52,7 @@ class FileTarget final : public Target {
   base::Result<Space> space() override;
   bool durable() const override { return true; }
   std::string trouble() const override;
+  bool lacks_room() const override;
 
   /// How it reaches the disk, in words.
   std::string describe() const;
@@ -105,7 +106,8 @@ class FileTarget final : public Target {
   ChangeFeed feed_;
   std::uint64_t units_used_ = 0, caller_bytes_written_ = 0, damaged_ = 0;
   std::uint32_t refusals_until_growth_ = 0;
-  std::string trouble_;  // of making room
+  std::string trouble_;     // of making room
+  bool disk_full_ = false;  // which is why
 };
 
 }  // namespace trimtab::kv_target

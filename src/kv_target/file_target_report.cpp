@@ -29,6 +29,10 @@ std::string FileTarget::trouble() const {
   return words;
 }
 
+bool FileTarget::lacks_room() const {
+  return disk_full_ && !trouble_.empty() && mover_->trouble().empty() && committer_->trouble().empty();
+}
+
 std::string FileTarget::describe() const {
   return fmt::format("{}: {}, {}", options_.directory, directory_.describe(), engine_->describe());
 }

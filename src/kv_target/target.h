@@ -149,6 +149,8 @@ class Target {
   virtual bool durable() const = 0;
   /// Why requests fail at present; empty while all is well.
   virtual std::string trouble() const = 0;
+  /// The trouble is want of room and nothing else: what is erased can be written anew.
+  virtual bool lacks_room() const { return false; }
 };
 
 }  // namespace trimtab::kv_target

@@ -14,10 +14,22 @@ static_assert(std::endian::native == std::endian::little, "headers are copied as
 
 namespace {
 
+void make_printable(std::string& text) {
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < 0x20) c = ' ';
+}
+
+bool is_fine(Condition& condition) {
+  make_printable(condition.trouble);
+  return condition.trouble.size() <= kTextBytesMax;
+}
+
 struct ChangesForm {
-  kv_target::Changes value;
+  ChangesAnswer answer;
   template <class A>
   void visit(A& a) {
+    kv_target::Changes& value = answer.changes;
+    a(answer.condition);
     std::uint8_t complete = value.complete, more = value.more;
     auto count = static_cast<std::uint32_t>(value.changes.size());
     a(complete, more, value.next.epoch, value.next.sequence, value.next.generation, count);
@@ -33,13 +45,22 @@ struct ChangesForm {
 };
 
 struct SpaceForm {
-  kv_target::Space value;
+  SpaceAnswer answer;
   template <class A>
   void visit(A& a) {
-    a(value.capacity_bytes, value.used_bytes, value.shards, value.caller_bytes_written,
+    kv_target::Space& value = answer.space;
+    a(answer.condition, value.capacity_bytes, value.used_bytes, value.shards, value.caller_bytes_written,
       value.device_bytes_written);
   }
 };
+
+template <class Form>
+auto unwrap(base::Result<Form> form) -> base::Result<decltype(form->answer)> {
+  if (!form) return tl::unexpected<base::Error>(form.error());
+  if (!is_fine(form->answer.condition))
+    return base::fail(base::Code::kDataLoss, "a target's trouble is told at too great length", "kv_remote");
+  return std::move(form->answer);
+}
 
 template <class T>
 void put(HeaderBytes& bytes, std::size_t at, T value) {
@@ -98,33 +119,36 @@ base::Result<Header> unpack(std::span<const std::byte, kHeaderBytes> bytes, std:
   return header;
 }
 
-std::vector<std::byte> encode_changes(const kv_target::Changes& changes) {
-  return base::encode(ChangesForm{changes});
+Condition condition_of(const kv_target::Target& target) {
+  return {target.trouble().substr(0, kTextBytesMax), target.lacks_room()};
 }
 
-base::Result<kv_target::Changes> decode_changes(std::span<const std::byte> bytes) {
-  auto form = base::decode<ChangesForm>(bytes);
-  if (!form) return tl::unexpected<base::Error>(form.error());
-  return std::move(form->value);
+std::vector<std::byte> encode(const ChangesAnswer& answer) { return base::encode(ChangesForm{answer}); }
+
+base::Result<ChangesAnswer> decode_changes(std::span<const std::byte> bytes) {
+  return unwrap(base::decode<ChangesForm>(bytes));
 }
 
-std::vector<std::byte> encode_space(const kv_target::Space& space) { return base::encode(SpaceForm{space}); }
+std::vector<std::byte> encode(const SpaceAnswer& answer) { return base::encode(SpaceForm{answer}); }
 
-base::Result<kv_target::Space> decode_space(std::span<const std::byte> bytes) {
-  auto form = base::decode<SpaceForm>(bytes);
-  if (!form) return tl::unexpected<base::Error>(form.error());
-  return form->value;
+base::Result<SpaceAnswer> decode_space(std::span<const std::byte> bytes) {
+  return unwrap(base::decode<SpaceForm>(bytes));
+}
+
+std::optional<Condition> decode_condition(std::span<const std::byte> bytes) {
+  auto condition = base::decode<Condition>(bytes);
+  if (!condition || !is_fine(*condition)) return std::nullopt;
+  return std::move(*condition);
 }
 
 std::vector<std::byte> encode_text(const std::string& text) {
-  const auto bytes = std::as_bytes(std::span(text.data(), std::min<std::size_t>(text.size(), 1'000)));
+  const auto bytes = std::as_bytes(std::span(text.data(), std::min(text.size(), kTextBytesMax)));
   return {bytes.begin(), bytes.end()};
 }
 
 std::string decode_text(std::span<const std::byte> bytes) {
-  std::string text(reinterpret_cast<const char*>(bytes.data()), std::min<std::size_t>(bytes.size(), 1'000));
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < 0x20) c = ' ';
+  std::string text(reinterpret_cast<const char*>(bytes.data()), std::min(bytes.size(), kTextBytesMax));
+  make_printable(text);
   return text;
 }
 

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,7 +16,7 @@ namespace trimtab::kv_remote {
 
 inline constexpr std::uint32_t kFrameMagic = 0x4e564b54;  // "TKVN"
 /// Both sides must speak the same one. The layout of the header and of hello and refusal never changes.
-inline constexpr std::uint8_t kFrameVersion = 1;
+inline constexpr std::uint8_t kFrameVersion = 2;
 inline constexpr std::size_t kHeaderBytes = 72;
 
 enum class Kind : std::uint8_t {
@@ -28,8 +29,10 @@ enum class Kind : std::uint8_t {
   kCancel,   // the request `tag` is no longer wanted; it is answered nevertheless
   kChanges,  // content: `ChangesQuestion`
   kSpace,
-  kAnswer,  // to the request `tag`; echoes its name
-  kGrant,   // credit since the connection began: `offset` requests, `bytes` bytes
+  /// To the request `tag`; echoes its name. Content: what was read; of a write that found the target full or
+  /// failing its `Condition`; of a question that could be answered `ChangesAnswer` or `SpaceAnswer`.
+  kAnswer,
+  kGrant,  // credit since the connection began: `offset` requests, `bytes` bytes
 };
 
 /// Little-endian on the wire, in this order: u32 magic, u8 version, u8 kind, u8 outcome, u8 shard, u64
@@ -82,17 +85,43 @@ struct ChangesQuestion {
     a(since.epoch, since.sequence, since.generation, limit);
   }
 };
+/// How the target behind the server is, for callers that only see their requests fail.
+struct Condition {
+  std::string trouble;          // Target::trouble, cut to kTextBytesMax
+  std::uint8_t lacks_room = 0;  // Target::lacks_room
+  template <class A>
+  void visit(A& a) {
+    a(trouble, lacks_room);
+  }
+};
+/// Of a write: its answer carries one.
+constexpr bool says_why(kv_target::Outcome outcome) {
+  return outcome == kv_target::Outcome::kFull || outcome == kv_target::Outcome::kFailed;
+}
+Condition condition_of(const kv_target::Target& target);
+
 /// Changes that one page holds at most; a larger limit is cut to it.
 inline constexpr std::uint32_t kChangesPerPage = 4'096;
 /// Of the content of a hello, a refusal, and the questions and answers about changes and space.
-inline constexpr std::uint64_t kControlBytesMax = 256 + kChangesPerPage * 37;
+inline constexpr std::size_t kTextBytesMax = 1'000;
+inline constexpr std::uint64_t kControlBytesMax = 256 + kTextBytesMax + kChangesPerPage * 37;
 
-std::vector<std::byte> encode_changes(const kv_target::Changes& changes);
-base::Result<kv_target::Changes> decode_changes(std::span<const std::byte> bytes);
-std::vector<std::byte> encode_space(const kv_target::Space& space);
-base::Result<kv_target::Space> decode_space(std::span<const std::byte> bytes);
+struct ChangesAnswer {
+  kv_target::Changes changes;
+  Condition condition;
+};
+struct SpaceAnswer {
+  kv_target::Space space;
+  Condition condition;
+};
+std::vector<std::byte> encode(const ChangesAnswer& answer);
+std::vector<std::byte> encode(const SpaceAnswer& answer);
+base::Result<ChangesAnswer> decode_changes(std::span<const std::byte> bytes);
+base::Result<SpaceAnswer> decode_space(std::span<const std::byte> bytes);
+/// None: damaged, or longer than a server of ours sends. Control characters have become spaces.
+std::optional<Condition> decode_condition(std::span<const std::byte> bytes);
 
-/// An error as the content of an answer whose outcome is kFailed.
+/// An error as the content of an answer to a question whose outcome is kFailed.
 std::vector<std::byte> encode_text(const std::string& text);
 std::string decode_text(std::span<const std::byte> bytes);
 

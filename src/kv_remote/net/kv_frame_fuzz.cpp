@@ -82,6 +82,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   (void)decode_changes(bytes);
   (void)decode_space(bytes);
   (void)decode_text(bytes);
+  if (const auto condition = decode_condition(bytes); condition && condition->trouble.size() > kTextBytesMax)
+    std::abort();
   (void)trimtab::base::decode<Welcome>(bytes);
   return 0;
 }

@@ -58,6 +58,8 @@ std::span<std::byte> NetworkTarget::place(const Header& header) {
   const auto found = requests_.find(header.tag);
   if (found == requests_.end()) return into(dropped_);  // cancelled, or a question that was given up
   const kv_target::Request& request = found->second.request;
+  if (request.verb == Verb::kWrite && says_why(header.outcome) && header.length <= kControlBytesMax)
+    return into(dropped_);
   if (!found->second.sent || request.verb != Verb::kRead || request.name != header.name) return {};
   if (header.length > request.buffer.size()) return {};
   return request.buffer.first(header.length);
@@ -126,9 +128,16 @@ bool NetworkTarget::answer(const Header& header) {
   }
   Held& held = found->second;
   const bool is_read = held.request.verb == Verb::kRead && header.outcome == Outcome::kDone;
+  const bool is_refused = held.request.verb == Verb::kWrite && says_why(header.outcome);
   if (!held.sent || held.answered || header.outcome > Outcome::kCancelled ||
-      header.name != held.request.name || (is_read ? header.bytes != header.length : header.length != 0)) {
+      header.name != held.request.name ||
+      (is_read ? header.bytes != header.length : header.length != 0 && !is_refused)) {
     return false;
+  }
+  if (is_refused) {
+    auto told = decode_condition(dropped_);
+    if (header.length == 0 || !told) return false;
+    told_ = std::move(*told);
   }
   held.answered = true;
   held.completion = {0, header.outcome, header.bytes};
@@ -250,12 +259,19 @@ base::Result<kv_target::Changes> NetworkTarget::changes(const kv_target::Cursor&
   auto answer = ask(Kind::kChanges, content);
   if (!answer) return tl::unexpected<base::Error>(answer.error());
   const std::uint64_t asked = last_question_;
-  auto changes = decode_changes(*answer);
+  auto changes = take_changes(*answer);
   if (!changes) return changes;
   drop_what_is_known(asked, *changes);
   // A telling of everything counts from its last page on: only then does the caller know all.
   if (!changes->more) followed_session_ = session_;
   return changes;
+}
+
+base::Result<kv_target::Changes> NetworkTarget::take_changes(std::span<const std::byte> answer) {
+  auto told = decode_changes(answer);
+  if (!told) return tl::unexpected<base::Error>(told.error());
+  told_ = std::move(told->condition);
+  return std::move(told->changes);
 }
 
 void NetworkTarget::drop_what_is_known(std::uint64_t question, kv_target::Changes& changes) {
@@ -279,7 +295,7 @@ base::Result<kv_target::Changes> NetworkTarget::follow(const kv_target::Cursor& 
     const bool wanted = question_.since == since;
     const auto answer = take_answer();
     if (!answer) return tl::unexpected<base::Error>(answer.error());
-    auto changes = decode_changes(*answer);
+    auto changes = take_changes(*answer);
     if (changes && wanted) {
       drop_what_is_known(last_question_, *changes);
       return changes;
@@ -295,7 +311,10 @@ base::Result<kv_target::Changes> NetworkTarget::follow(const kv_target::Cursor& 
 base::Result<kv_target::Space> NetworkTarget::space() {
   auto answer = ask(Kind::kSpace, {});
   if (!answer) return tl::unexpected<base::Error>(answer.error());
-  return decode_space(*answer);
+  auto space = decode_space(*answer);
+  if (!space) return tl::unexpected<base::Error>(space.error());
+  told_ = std::move(space->condition);
+  return space->space;
 }
 
 }  // namespace trimtab::kv_remote

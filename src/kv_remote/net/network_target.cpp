@@ -155,6 +155,7 @@ void NetworkTarget::lose(std::string why, bool at_fault) {
   stats_.breaks += state_ == State::kUp;
   stats_.broken_frames += at_fault;
   trouble_ = std::move(why);
+  told_ = {};
   // At once after a connection that worked; with growing pauses while none does.
   const bool worked = state_ == State::kUp;
   backoff_ = worked ? base::Nanos{0} : std::clamp(backoff_ * 2, options_.backoff_first, options_.backoff_max);

@@ -65,7 +65,10 @@ class NetworkTarget final : public kv_target::Target {
   kv_target::Limits limits() const override { return limits_; }
   base::Result<kv_target::Space> space() override;
   bool durable() const override { return durable_; }
-  std::string trouble() const override { return trouble_; }
+  /// Of the connection; while that is up, the target's own, as the server last told it (with every answer to
+  /// a question, and to a write that found it full or failing).
+  std::string trouble() const override { return trouble_.empty() ? told_.trouble : trouble_; }
+  bool lacks_room() const override { return trouble_.empty() && told_.lacks_room != 0; }
 
   NetworkStats stats() const;
   std::uint64_t server_epoch() const { return epoch_; }
@@ -113,6 +116,7 @@ class NetworkTarget final : public kv_target::Target {
   base::Result<std::vector<std::byte>> take_answer();
   base::Result<std::vector<std::byte>> ask(Kind kind, std::span<const std::byte> content);
   base::Result<kv_target::Changes> follow(const kv_target::Cursor& since, std::uint32_t limit);
+  base::Result<kv_target::Changes> take_changes(std::span<const std::byte> answer);
   base::Status cannot_be_asked() const;
   void drop_what_is_known(std::uint64_t question, kv_target::Changes& changes);
 
@@ -146,6 +150,7 @@ class NetworkTarget final : public kv_target::Target {
   kv_target::Limits limits_;
   bool durable_ = false;
   std::string trouble_;
+  Condition told_;
   NetworkStats stats_;
 };
 

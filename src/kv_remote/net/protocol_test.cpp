@@ -2,6 +2,7 @@
 #include <poll.h>
 #include <rapidcheck/gtest.h>
 
+#include <atomic>
 #include <optional>
 
 #include "base/codec.h"
@@ -101,15 +102,19 @@ RC_GTEST_PROP(Frame, ChangesAndSpaceComeBack, ()) {
   const auto count = *rc::gen::inRange<std::uint64_t>(0, 20);
   for (std::uint64_t n = 0; n < count; ++n)
     changes.changes.push_back({n, shard_name(n, 3), static_cast<std::uint32_t>(n * 7)});
-  const auto back = decode_changes(encode_changes(changes));
-  RC_ASSERT(back.has_value());
+  const Condition condition{*rc::gen::element<std::string>("", "the disk is full"), 1};
+  const auto answer = decode_changes(encode(ChangesAnswer{changes, condition}));
+  RC_ASSERT(answer.has_value());
+  RC_ASSERT(answer->condition.trouble == condition.trouble && answer->condition.lacks_room == 1);
+  const kv_target::Changes* const back = &answer->changes;
   RC_ASSERT(back->complete == changes.complete && back->more == changes.more && back->next == changes.next);
   RC_ASSERT(back->changes.size() == changes.changes.size());
   for (std::size_t i = 0; i < back->changes.size(); ++i) {
     RC_ASSERT(back->changes[i].name == changes.changes[i].name);
     RC_ASSERT(back->changes[i].bytes == changes.changes[i].bytes);
   }
-  RC_ASSERT(decode_space(encode_space({1, 2, 3, 4, 5}))->device_bytes_written == 5);
+  const auto space = decode_space(encode(SpaceAnswer{{1, 2, 3, 4, 5}, condition}));
+  RC_ASSERT(space->space.device_bytes_written == 5 && space->condition.trouble == condition.trouble);
 }
 
 TEST(Protocol, AnotherVersionIsRefusedInWords) {
@@ -208,6 +213,61 @@ TEST(Protocol, ConnectionsThatTheMemoryDoesNotCoverAreRefused) {
   for (int looks = 0; looks < 200 && (*c)->trouble().empty(); ++looks)
     EXPECT_FALSE((*c)->wait_until_connected(base::Nanos{300'000'000}));
   EXPECT_NE((*c)->trouble().find("refused"), std::string::npos) << (*c)->trouble();
+}
+
+namespace {
+/// Says what is the matter with it, and has no room.
+struct Troubled : kv_target::testing::TargetOn<int, kv_target::MemoryTarget> {
+  Troubled() {
+    target = std::make_unique<kv_target::MemoryTarget>(kv_target::MemoryTarget::Options{0, 1U << 20, 7});
+  }
+  std::string trouble() const override {
+    return well ? "" : "the disk is full:\nask the owner" + std::string(2'000, '!');
+  }
+  bool lacks_room() const override { return !well; }
+  std::atomic<bool> well{true};
+};
+}  // namespace
+
+TEST(Protocol, WhyATargetTakesNothingIsToldWithTheRefusedWrite) {
+  Troubled target;
+  LocalServer server(target, {});
+  const auto client = server.client();
+  ASSERT_TRUE(client);
+  Driver driver(*client);
+  EXPECT_EQ(driver.write(shard_name(1), content_of(shard_name(1), 100)), Outcome::kFull);
+  EXPECT_TRUE(client->trouble().empty()) << "full, and no trouble";
+  target.well = false;
+  EXPECT_EQ(driver.write(shard_name(1), content_of(shard_name(1), 100)), Outcome::kFull);
+  EXPECT_EQ(client->trouble().substr(0, 32), "the disk is full: ask the owner!") << "in one line";
+  EXPECT_EQ(client->trouble().size(), kTextBytesMax);
+  EXPECT_TRUE(client->lacks_room());
+}
+
+TEST(Protocol, WhyATargetTakesNothingIsToldWithEveryAnswer) {
+  Troubled target;
+  target.well = false;
+  LocalServer server(target, {});
+  const auto client = server.client();
+  ASSERT_TRUE(client);
+  for (const bool by_space : {true, false}) {
+    const auto ask = [&] {
+      return by_space ? client->space().has_value() : client->changes({}, 10).has_value();
+    };
+    ASSERT_TRUE(ask());
+    EXPECT_FALSE(client->trouble().empty());
+    EXPECT_TRUE(client->lacks_room());
+    target.well = true;
+    ASSERT_TRUE(ask());
+    EXPECT_TRUE(client->trouble().empty()) << client->trouble();
+    EXPECT_FALSE(client->lacks_room());
+    target.well = false;
+  }
+  ASSERT_TRUE(client->space());
+  server.stop();
+  EXPECT_FALSE(client->space());
+  EXPECT_EQ(client->trouble().find("the disk"), std::string::npos) << "nobody knows any more";
+  EXPECT_FALSE(client->lacks_room());
 }
 
 /// Whatever is asked, in whatever sizes: the client waits for credit, the server holds no more than it

@@ -187,13 +187,14 @@ bool TargetServer::question(Connection& connection, const Header& header) {
   if (header.kind == Kind::kSpace) {
     const auto space = target_.space();
     answer.outcome = space ? kv_target::Outcome::kDone : kv_target::Outcome::kFailed;
-    bytes = space ? encode_space(*space) : encode_text(space.error().message);
+    bytes = space ? encode(SpaceAnswer{*space, condition_of(target_)}) : encode_text(space.error().message);
   } else {
     const auto asked = base::decode<ChangesQuestion>(connection.control);
     if (!asked) return false;
     const auto changes = target_.changes(asked->since, std::min(asked->limit, kChangesPerPage));
     answer.outcome = changes ? kv_target::Outcome::kDone : kv_target::Outcome::kFailed;
-    bytes = changes ? encode_changes(*changes) : encode_text(changes.error().message);
+    bytes = changes ? encode(ChangesAnswer{*changes, condition_of(target_)})
+                    : encode_text(changes.error().message);
   }
   auto owned = std::make_unique_for_overwrite<std::byte[]>(bytes.size());
   std::copy(bytes.begin(), bytes.end(), owned.get());

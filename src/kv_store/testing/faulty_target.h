@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/prng.h"
@@ -28,6 +29,8 @@ class FaultyTarget final : public kv_target::Target {
     // It says what it holds, takes more, and gives nothing of it back:
     bool sick = false;   // reads of that fail
     bool stuck = false;  // they are not answered until `unstick`
+    std::string says{};  // its trouble
+    bool lacks_room = false;
   };
 
   FaultyTarget(std::uint64_t seed, std::uint64_t capacity_bytes, std::uint64_t epoch = 1)
@@ -94,7 +97,8 @@ class FaultyTarget final : public kv_target::Target {
   kv_target::Limits limits() const override { return {16ULL << 20, bytes_in_flight, 256}; }
   base::Result<kv_target::Space> space() override { return inner_.space(); }
   bool durable() const override { return true; }
-  std::string trouble() const override { return faults.dead ? "dead" : ""; }
+  std::string trouble() const override { return faults.dead ? "dead" : faults.says; }
+  bool lacks_room() const override { return faults.lacks_room; }
 
   std::uint64_t bytes_in_flight = 8ULL << 20;
 

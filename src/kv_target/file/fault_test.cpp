@@ -84,10 +84,12 @@ TEST(FileFault, AFullDiskRefusesWritesAndServesTheRest) {
     EXPECT_GT(n, 40U) << "what the disk has is used, though it is less than a whole file";
     ASSERT_LT(n, 250U);
     EXPECT_NE(target->trouble().find("No space left"), std::string::npos) << target->trouble();
+    EXPECT_TRUE(target->lacks_room()) << "which erasing ends";
     for (std::uint64_t i = 0; i < n; ++i) EXPECT_EQ(read(*target, i), content(i)) << i;
     EXPECT_EQ(Driver(*target).erase(shard_name(3)), Outcome::kDone) << "needs no room";
     EXPECT_EQ(write(*target, 5'000), Outcome::kDone);
     EXPECT_TRUE(target->trouble().empty()) << target->trouble();
+    EXPECT_FALSE(target->lacks_room());
     for (int opening = 0; opening < 2; ++opening) {
       target.reset();
       target = open(options);  // with no room for a new log

@@ -28,6 +28,7 @@ class TargetOn : public Target {
   base::Result<Space> space() override { return target->space(); }
   bool durable() const override { return target->durable(); }
   std::string trouble() const override { return target->trouble(); }
+  bool lacks_room() const override { return target->lacks_room(); }
 };
 
 }  // namespace trimtab::kv_target::testing
