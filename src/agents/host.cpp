@@ -304,6 +304,8 @@ std::string Host::status() {
   parts.shadow = shadow_ ? &*shadow_ : nullptr;
   parts.requests = requests_.size();
   parts.encodings = encodings_.size();
+  parts.ends = obs::read_process_ends(options_.runtime_dir);
+  parts.now = clock_.now();
   parts.log_bytes_dropped = log_ ? log_->dropped_bytes() : 0;
   for (const auto& [id, request] : requests_) {
     parts.oldest.push_back(

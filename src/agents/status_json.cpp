@@ -106,6 +106,8 @@ json alarms_of(const StatusParts& parts) {
     const policy::DriftVerdict verdict = drift.monitor.verdict();
     if (verdict.alarm) alarms.push_back(fmt::format("prefill engine {}: {}", engine.value, verdict.reason));
   }
+  for (const obs::ProcessEnd& end : parts.ends)
+    if (obs::is_alarming(end, parts.now)) alarms.push_back(obs::to_words(end));
   if (!parts.pool) alarms.push_back("the KV pool does not answer: every prompt is computed in full");
   if (parts.pool && parts.pool->memory_only != 0)
     alarms.push_back("the KV pool has no working file tier: hits will not survive a restart");
@@ -117,6 +119,20 @@ json alarms_of(const StatusParts& parts) {
     alarms.push_back(
         fmt::format("the decision log lost {} bytes: is its disk full?", parts.log_bytes_dropped));
   return alarms;
+}
+
+json ended_json(const std::vector<obs::ProcessEnd>& ends) {
+  json ended = json::array();
+  for (const obs::ProcessEnd& end : ends) {
+    ended.push_back({{"process", end.name},
+                     {"times", end.times},
+                     {"in_a_row", end.in_a_row},
+                     {"how", end.how},
+                     {"said", end.said},
+                     {"log", end.log},
+                     {"running", end.started_ns != 0}});
+  }
+  return ended;
 }
 
 json audits_json(const DriftAudits& audits) {
@@ -207,6 +223,7 @@ std::string status_json(const StatusParts& parts) {
   root["window_state"] = parts.states == nullptr ? json() : states_json(*parts.states, parts.audits);
   root["encodings_in_flight"] = parts.encodings;
   root["alarms"] = alarms_of(parts);
+  root["ended"] = ended_json(parts.ends);
   root["shadow"] = parts.shadow != nullptr ? shadow_json(*parts.shadow) : json();
   root["decision_log"] = {{"dropped_bytes", parts.log_bytes_dropped}};
   // Names come from clients: never fail on their bytes.

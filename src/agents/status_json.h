@@ -14,6 +14,7 @@
 #include "cluster/status.h"
 #include "kv/hit_counters.h"
 #include "kv_pool/pool_stats.h"
+#include "obs/process_ends.h"
 
 namespace trimtab::agents {
 
@@ -39,6 +40,8 @@ struct StatusParts {
   const ShadowDecode* shadow = nullptr;
   const WindowStates* states = nullptr;  // of models with a window
   const DriftAudits* audits = nullptr;
+  std::vector<obs::ProcessEnd> ends{};
+  base::Nanos now{0};
 };
 
 /// `GET /debug/status`:
@@ -59,6 +62,8 @@ struct StatusParts {
 ///                                "failed", "images"}, "drift_mean" | null, "drift_max", "difference_max",
 ///                                "same_token_ratio" | null, "computed_tokens"} | null} | null,
 ///    "pool": {...} | null, "encodings_in_flight", "alarms": [text...], "decision_log": {"dropped_bytes"},
+///    "ended": [{"process", "times", "in_a_row", "how", "said", "log", "running"}]: untold, of those that the
+///             supervisor of `trimtab serve` watches,
 ///    "shadow": {"decode_policy", "decisions", "changed", "held", "live": {"kv_peak_over_mean",
 ///               "running_peak_over_mean"}, "shadow": {...}, "first_changes": [...]} | null}
 std::string status_json(const StatusParts& parts);

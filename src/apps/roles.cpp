@@ -3,10 +3,10 @@
 
 #include "apps/commands.h"
 #include "apps/gateway_role.h"
+#include "apps/pool_preflight.h"
 #include "apps/signals.h"
 #include "engine/rank.h"
 #include "kv_pool/loader.h"
-#include "kv_pool/preflight.h"
 #include "kv_state/state_host.h"
 #include "obs/log.h"
 #include "policy/cost/cost_model.h"
@@ -119,9 +119,7 @@ base::Status run_kv_loader(const Instance& instance, const std::string& socket) 
   if (pool.eviction_saves == "time") loader.cost = &cost;
   loader.writes_all = pool.write == "all";
   loader.kv = instance.profile.kv;
-  const auto notes = kv_pool::check_places(loader.targets, loader.file_bytes);
-  if (!notes) return tl::unexpected(notes.error());
-  for (const std::string& note : *notes) std::cerr << "kv-loader: " << note << "\n";
+  TRIMTAB_TRY(check_pool(instance, "kv-loader"));
   obs::start_log("kv-loader");
   return kv_pool::run_loader(loader, stop_on_signals());
 }

@@ -14,12 +14,12 @@
 #include "apps/gateway_role.h"
 #include "apps/instance.h"
 #include "apps/place.h"
+#include "apps/pool_preflight.h"
 #include "apps/probe.h"
 #include "config/profile.h"
 #include "engine/calibrate.h"
 #include "engine/llama_weights.h"
 #include "engine/rank_state.h"
-#include "kv_pool/preflight.h"
 #include "kv_target/file/owner_lock.h"
 #include "policy/decode/policy.h"
 #include "supervisor/supervisor.h"
@@ -173,16 +173,6 @@ base::Result<kv_target::file::Descriptor> lock_state(const std::string& state_di
   return std::move(*lock);
 }
 
-/// Two targets on one disk and the like are said, what cannot work ends the start: a loader that cannot open
-/// its pool would say so in its log only, and every request would be computed.
-base::Status check_pool(const Instance& instance) {
-  const auto notes = kv_pool::check_places(pool_targets_of(instance),
-                                           static_cast<std::uint64_t>(instance.config.pool.file_bytes));
-  if (!notes) return tl::unexpected(notes.error());
-  for (const std::string& note : *notes) std::cerr << "trimtab: pool: " << note << "\n";
-  return {};
-}
-
 base::Status ensure_calibrated(const Instance& instance) {
   if (fs::exists(instance.calibration_path) ||
       !std::holds_alternative<model::QuadraticCost>(instance.profile.cost))
@@ -209,7 +199,8 @@ base::Status serve(const InstanceOptions& options) {
   TRIMTAB_TRY(check_room(*instance));
   const auto state = lock_state(instance->state_dir);
   if (!state) return tl::unexpected(state.error());
-  TRIMTAB_TRY(check_pool(*instance));
+  // A loader that cannot open its pool would end again and again, and every request would be computed.
+  TRIMTAB_TRY(check_pool(*instance, "trimtab: pool"));
   TRIMTAB_TRY(ensure_calibrated(*instance));
   // From here on a signal waits until `supervise` takes it: it would leave the place behind, and a thread
   // that did not block it would end everything without order.
@@ -222,6 +213,7 @@ base::Status serve(const InstanceOptions& options) {
   supervisor::SupervisorOptions supervision;
   supervision.plan = make_plan(*instance);
   supervision.log_dir = instance->state_dir + "/logs";
+  supervision.ends_dir = instance->runtime_dir;
   std::cerr << fmt::format("trimtab: starting {} processes; their logs are in {}\n", supervision.plan.size(),
                            supervision.log_dir);
   // The probe thread only reads a socket; it says when clients may come.

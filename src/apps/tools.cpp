@@ -9,6 +9,7 @@
 #include "config/profile.h"
 #include "engine/logits_command.h"
 #include "io/explain.h"
+#include "obs/process_ends.h"
 #include "text/tokenize_command.h"
 
 namespace trimtab::apps {
@@ -90,8 +91,8 @@ void add_explain(CLI::App& app) {
   });
 
   auto status = std::make_shared<InstanceOptions>();
-  CLI::App* show =
-      app.add_subcommand("status", "the running cluster: engines, ranks, tiers, encoders, pool (JSON)");
+  CLI::App* show = app.add_subcommand(
+      "status", "the running cluster: engines, ranks, tiers, encoders, pool, what ended and why (JSON)");
   add_instance_options(*show, *status);
   show->callback([status] {
     auto instance = load_instance(*status, /*needs_model=*/false);
@@ -99,11 +100,13 @@ void add_explain(CLI::App& app) {
     const model::GatewayConfig& gateway = instance->config.gateway;
     const HttpAnswer answer = http_get(gateway.host, gateway.port, "/debug/status");
     if (answer.status != 200) {
-      return finish(base::fail(
-          base::Code::kUnavailable,
-          fmt::format("nothing answers at http://{}:{} (status {}); is `trimtab serve` running there?",
-                      gateway.host, gateway.port, answer.status),
-          "status"));
+      std::string why = "is `trimtab serve` running there?";
+      for (const obs::ProcessEnd& end : obs::read_process_ends(instance->runtime_dir))
+        if (end.name == "gateway") why = obs::to_words(end);
+      return finish(base::fail(base::Code::kUnavailable,
+                               fmt::format("nothing answers at http://{}:{} (status {}); {}", gateway.host,
+                                           gateway.port, answer.status, why),
+                               "status"));
     }
     std::cout << answer.body << "\n";
   });

@@ -10,9 +10,13 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <utility>
 
+#include "ipc/steady_clock.h"
 #include "kv_pool/target_list.h"
+#include "kv_store/map_search.h"
+#include "kv_target/file/log_file.h"
 #include "kv_target/file/owner_lock.h"
 
 namespace trimtab::kv_pool {
@@ -125,6 +129,39 @@ base::Result<std::vector<std::string>> check_places(std::span<const std::string>
                       fmt::join(there.directories, ", ")));
   }
   return notes;
+}
+
+namespace {
+
+/// Whether a place belongs to a pool already, or may: it cannot be asked.
+base::Result<bool> may_be_taken(const std::string& spec, std::uint64_t share, std::uint64_t shard_bytes) {
+  // A directory in which no target was ever made stays as it is.
+  if (const auto directory = directory_of(spec); directory && !kv_target::file::layout_of(*directory))
+    return false;
+  auto target = open_target(spec, share, shard_bytes);
+  if (!target) return tl::unexpected<base::Error>(target.error());
+  const ipc::SteadyClock clock;
+  std::shared_ptr<void> memory;
+  const auto found = kv_store::look_at(**target, memory, clock, base::Nanos{2'000'000'000});
+  target->reset();  // lets go of the memory
+  return found.kind != kv_store::MapFound::Kind::kBlank;
+}
+
+}  // namespace
+
+base::Status check_racks(std::span<const std::string> specs, std::span<const std::uint32_t> racks,
+                         std::uint64_t directory_bytes, std::uint64_t shard_bytes) {
+  if (specs.empty() || racks.empty()) return {};
+  const auto map = kv_store::PlaceMap::make(static_cast<std::uint32_t>(specs.size()), racks);
+  if (map) return {};
+  const std::uint64_t share = directory_share(specs, directory_bytes);
+  for (const std::string& spec : specs) {
+    const auto taken = may_be_taken(spec, share, shard_bytes);
+    if (!taken) return tl::unexpected<base::Error>(taken.error());
+    if (*taken) return {};
+  }
+  return refuse(base::Code::kInvalidArgument,
+                fmt::format("pool.racks = [{}]: {}", fmt::join(racks, ", "), map.error().message));
 }
 
 }  // namespace trimtab::kv_pool

@@ -17,4 +17,10 @@ namespace trimtab::kv_pool {
 base::Result<std::vector<std::string>> check_places(std::span<const std::string> specs,
                                                     std::uint64_t directory_bytes);
 
+/// Racks (of each place, as configured; empty: none) by which no pool can be made, where there is none yet. A
+/// pool that is there keeps its racks in its map and opens whatever the configuration says; so does nothing
+/// get refused while a place cannot be asked. Waits for servers only if the racks break the rule.
+base::Status check_racks(std::span<const std::string> specs, std::span<const std::uint32_t> racks,
+                         std::uint64_t directory_bytes, std::uint64_t shard_bytes);
+
 }  // namespace trimtab::kv_pool

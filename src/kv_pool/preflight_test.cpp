@@ -6,9 +6,14 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <thread>
+
+#include "kv_pool/loader.h"
+#include "kv_pool/pool_client.h"
 
 namespace trimtab::kv_pool {
 namespace {
@@ -108,6 +113,59 @@ TEST_F(Preflight, APlaceThatCannotBeADirectoryIsNamed) {
   std::ofstream(in("file")) << "not a directory";
   const std::string said = refusal({in("file/pool")}, 1 << 20);
   EXPECT_TRUE(says(said, in("file/pool")) && says(said, "pool.targets")) << said;
+}
+
+void run_until_its_map_is_kept(const LoaderOptions& options) {
+  std::atomic<bool> stop{false};
+  std::thread loader([&] { EXPECT_TRUE(run_loader(options, stop)); });
+  constexpr base::Nanos kPatience{30'000'000'000};
+  auto client = PoolClient::connect(options.socket_path, kPatience);
+  EXPECT_TRUE(client);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(kPatience.value);
+  while (client && std::chrono::steady_clock::now() < end) {
+    const auto report = client->report();
+    if (report && report->map_settled != 0) break;
+    ::usleep(10'000);
+  }
+  stop = true;
+  loader.join();
+}
+
+/// Racks by which no pool can be made are refused before there is one, and never once there is.
+TEST_F(Preflight, RacksThatBreakTheRuleAreRefusedUntilAPoolIsThere) {
+  std::vector<std::string> places;
+  for (int i = 0; i < 12; ++i) places.push_back(in(std::to_string(i)));
+  const std::vector<std::uint32_t> even{0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5},
+      heavy{0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5};
+  constexpr std::uint64_t kBytes = 64 << 20, kShard = 4'096;
+  EXPECT_TRUE(check_racks(places, even, kBytes, kShard));
+  EXPECT_TRUE(check_racks(places, {}, kBytes, kShard));
+  const auto bad = check_racks(places, heavy, kBytes, kShard);
+  ASSERT_FALSE(bad);
+  EXPECT_TRUE(says(bad.error().message, "pool.racks = [0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5]"))
+      << bad.error().message;
+  EXPECT_TRUE(says(bad.error().message, "rack 0 has 3 of 12 nodes")) << bad.error().message;
+  EXPECT_FALSE(std::filesystem::exists(in("0"))) << "looked only";
+  places[11] = "tcp://127.0.0.1:1";
+  EXPECT_TRUE(check_racks(places, heavy, kBytes, kShard)) << "a server that does not answer may be a pool's";
+  places[11] = in("11");
+
+  LoaderOptions options;
+  options.socket_path = in("kv.sock");
+  options.memory_bytes = 16 * 4'096;
+  options.file_bytes = kBytes;
+  options.kv.block_bytes = base::Bytes{4'096};
+  options.targets = places;
+  options.racks = heavy;
+  const std::atomic<bool> at_once{true};
+  EXPECT_FALSE(run_loader(options, at_once));
+  EXPECT_FALSE(check_racks(places, heavy, kBytes, kShard)) << "targets are there, and no pool";
+  options.racks = even;
+  run_until_its_map_is_kept(options);
+  EXPECT_TRUE(check_racks(places, heavy, kBytes, kShard)) << "the pool goes by its map";
+  options.racks = heavy;
+  const auto served = run_loader(options, at_once);
+  EXPECT_TRUE(served) << served.error().message;
 }
 
 }  // namespace

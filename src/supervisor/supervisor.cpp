@@ -18,6 +18,8 @@
 #include <map>
 
 #include "ipc/steady_clock.h"
+#include "obs/process_ends.h"
+#include "supervisor/last_words.h"
 
 namespace trimtab::supervisor {
 
@@ -137,9 +139,35 @@ class Runner {
       const std::size_t index = found->second;
       process_of_.erase(found);
       pids_.erase(index);
-      on_change_(options_.plan[index].name, describe_exit(status));
+      if (watch_.wanted(index))
+        ended_untold(index, status);
+      else
+        on_change_(options_.plan[index].name, describe_exit(status));
       apply(watch_.exited(index, clock_.now()));
     }
+  }
+
+  void ended_untold(std::size_t index, int status) {
+    const ProcessSpec& spec = options_.plan[index];
+    const Life& life = lives_[index];
+    obs::ProcessEnd& end = ends_[index];
+    end.name = spec.name;
+    end.how = describe_exit(status);
+    end.log = log_path(options_, spec);
+    // Who is killed has no time for a word.
+    end.said = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL ? "" : last_words(end.log, life.log_begin);
+    ++end.times;
+    end.in_a_row = clock_.now() - life.started < options_.watch.healthy_after ? end.in_a_row + 1 : 1;
+    end.started_ns = 0;
+    tell_ends();
+    on_change_(spec.name, obs::to_words(end).substr(spec.name.size() + 1));
+  }
+
+  void tell_ends() {
+    if (options_.ends_dir.empty()) return;
+    std::vector<obs::ProcessEnd> ends;
+    for (const auto& [index, end] : ends_) ends.push_back(end);
+    obs::write_process_ends(options_.ends_dir, ends);
   }
 
   void look_for_stopped() {
@@ -177,6 +205,9 @@ class Runner {
   void start(std::size_t index) {
     const ProcessSpec& spec = options_.plan[index];
     const std::string log = log_path(options_, spec);
+    std::error_code none_yet;
+    const std::uintmax_t written = std::filesystem::file_size(log, none_yet);
+    lives_[index] = {none_yet ? 0 : written, clock_.now()};
     const pid_t parent = getpid();
     const pid_t pid = fork();
     if (pid == 0) become(spec, log, parent);
@@ -187,6 +218,10 @@ class Runner {
     }
     pids_[index] = pid;
     process_of_[pid] = index;
+    if (const auto ended = ends_.find(index); ended != ends_.end()) {
+      ended->second.started_ns = lives_[index].started.value;
+      tell_ends();
+    }
     const std::uint64_t restarts = watch_.restarts(index);
     on_change_(spec.name, restarts == 0 ? "started" : fmt::format("started again (restart {})", restarts));
   }
@@ -196,6 +231,10 @@ class Runner {
     if (found != pids_.end()) kill(found->second, number);
   }
 
+  struct Life {
+    std::uint64_t log_begin = 0;
+    base::Nanos started{0};
+  };
   const SupervisorOptions& options_;
   const std::function<void(const std::string&, const std::string&)>& on_change_;
   Watch watch_;
@@ -203,6 +242,8 @@ class Runner {
   base::Nanos next_look_{0};
   std::map<std::size_t, pid_t> pids_;
   std::map<pid_t, std::size_t> process_of_;
+  std::map<std::size_t, Life> lives_;
+  std::map<std::size_t, obs::ProcessEnd> ends_;  // of those that ended untold
 };
 
 }  // namespace

@@ -12,12 +12,13 @@ namespace trimtab::supervisor {
 struct SupervisorOptions {
   std::vector<ProcessSpec> plan;
   WatchConfig watch;
-  std::string log_dir;  // one file a process, `<name>.log`; the last run's becomes `<name>.log.1`
+  std::string log_dir;   // one file a process, `<name>.log`; the last run's becomes `<name>.log.1`
+  std::string ends_dir;  // obs::write_process_ends tells there who ended untold; empty: nowhere
 };
 
 /// Starts the plan, restarts what dies, and returns once SIGINT or SIGTERM came and everything has ended (or
 /// was killed). The children die with this process, even when it is killed. `on_change(name, what)` hears
-/// starts, exits and restarts.
+/// starts, exits and restarts; of who ended untold, with what its log says of it.
 base::Status supervise(
     const SupervisorOptions& options,
     const std::function<void(const std::string& name, const std::string& what)>& on_change);

@@ -52,6 +52,36 @@ TEST_F(SupervisorTest, RestartsARealGroupAndStopsOnSigterm) {
   EXPECT_FALSE(std::filesystem::exists(stale));
 }
 
+// What a process said before it ended by itself is said with its end, and told to whoever asks; of one that
+// was stopped because of it nothing is.
+TEST_F(SupervisorTest, TellsWhyAProcessEndedAtOnce) {
+  SupervisorOptions options;
+  options.log_dir = dir_ / "logs";
+  options.ends_dir = dir_;
+  options.watch.backoff_first = base::Nanos{10'000'000};
+  options.plan = {{"a 0", "g", {"sh", "-c", "echo begins; echo 'no such place' >&2; exit 3"}, {}, 0},
+                  {"b", "g", {"sleep", "100"}, {}, 0}};
+  const std::string log = (dir_ / "logs/a-0.log").string();
+  std::vector<std::string> seen;
+  std::vector<obs::ProcessEnd> told;
+  const auto on_change = [&](const std::string& name, const std::string& what) {
+    seen.push_back(name + ": " + what);
+    if (!what.starts_with("exited with 3, 2 times")) return;
+    told = obs::read_process_ends(options.ends_dir);
+    kill(getpid(), SIGTERM);
+  };
+  ASSERT_TRUE(supervise(options, on_change).has_value());
+  EXPECT_THAT(seen, ::testing::Contains("a 0: exited with 3; " + log + " says: no such place"));
+  EXPECT_THAT(seen,
+              ::testing::Contains("a 0: exited with 3, 2 times in a row; " + log + " says: no such place"));
+  EXPECT_THAT(seen, ::testing::Contains("b: killed by signal 15 (Terminated)"));
+  ASSERT_EQ(told.size(), 1U) << "b was told to end";
+  EXPECT_EQ(told[0].name, "a 0");
+  EXPECT_EQ(told[0].times, 2U);
+  EXPECT_EQ(told[0].said, "no such place");
+  EXPECT_EQ(told[0].started_ns, 0) << "it does not run";
+}
+
 // A child that stops itself keeps its sockets and answers nobody: it is ended and started again.
 TEST_F(SupervisorTest, EndsAProcessThatStandsStill) {
   const std::string mark = dir_ / "mark";

@@ -146,6 +146,10 @@ bool Watch::stopped() const {
          std::none_of(groups_.begin(), groups_.end(), [&](const Group& group) { return any_alive(group); });
 }
 
+bool Watch::wanted(std::size_t index) const {
+  return !stopping_ && groups_[group_of_[index]].phase == Phase::kRunning;
+}
+
 std::uint64_t Watch::restarts(std::size_t index) const { return groups_[group_of_[index]].restarts; }
 
 }  // namespace trimtab::supervisor

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "obs/process_ends.h"
 
 namespace trimtab::supervisor {
 
@@ -26,9 +27,10 @@ struct ProcessSpec {
 struct WatchConfig {
   base::Nanos backoff_first{200'000'000};  // before a group's first restart; doubles with each further one
   base::Nanos backoff_max{10'000'000'000};
-  base::Nanos healthy_after{30'000'000'000};  // a group that ran this long starts over with the first backoff
-  base::Nanos kill_after{5'000'000'000};      // SIGKILL follows SIGTERM
-  base::Nanos stopped_max{10'000'000'000};    // a process that stands still (SIGSTOP) this long is ended
+  base::Nanos healthy_after =
+      obs::kHealthyAfter;                   // a group that ran this long starts over with the first backoff
+  base::Nanos kill_after{5'000'000'000};    // SIGKILL follows SIGTERM
+  base::Nanos stopped_max{10'000'000'000};  // a process that stands still (SIGSTOP) this long is ended
 };
 
 struct Action {
@@ -60,6 +62,8 @@ class Watch {
 
   base::Nanos next_wake() const;
   bool stopped() const;
+  /// It is to run: whatever ends it now was not this watch.
+  bool wanted(std::size_t index) const;
   std::uint64_t restarts(std::size_t index) const;
   const std::vector<ProcessSpec>& plan() const { return plan_; }
 
