@@ -254,7 +254,7 @@ void add_pool_repair(CLI::App& pool) {
   CLI::App* look = pool.add_subcommand(
       "status",
       std::string(
-          "what the pool holds, where, and which of its targets answer\n\n"
+          "what the pool holds, where, and which of its targets answer, and what ails the others\n\n"
           "  trimtab pool status --profile deepseek-v4.1-flash --targets tcp://10.0.0.1:7701 "
           "tcp://10.0.0.2:7701 ...\n"
           "  trimtab pool status --config cluster.toml\n\n"
