@@ -44,11 +44,12 @@ def loader_of(system):
 
 
 def kill_loader(system):
-    """SIGKILL; returns when its successor answers and its memory is empty."""
-    pid = loader_of(system)
+    """SIGKILL; returns when its successor answers, its memory is empty, and its targets have told it of all the blocks that it had."""
+    blocks, pid = pool(system)['file_entries'], until(lambda: loader_of(system), 'there is no loader')
     os.kill(pid, 9)
     until(lambda: loader_of(system) not in (None, pid), 'no loader was started anew')
-    until(lambda: pool(system)['match_requests'] == 0, lambda: f'the new loader does not answer: {pool(system)}')
+    until(lambda: (seen := pool(system))['match_requests'] == 0 and seen['file_entries'] >= blocks,
+          lambda: f'the new loader does not answer, or lacks some of {blocks} blocks: {pool(system)}')
 
 
 def loader_socket(system):
