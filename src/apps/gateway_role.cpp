@@ -9,6 +9,7 @@
 
 #include "agents/cluster_backend.h"
 #include "agents/serving_metrics.h"
+#include "apps/place.h"
 #include "gateway/fake_backend.h"
 #include "gateway/gateway.h"
 #include "ipc/steady_clock.h"
@@ -53,6 +54,9 @@ base::Status run_gateway(const Instance& instance) {
   const ipc::SteadyClock clock;
   obs::Registry registry;
   agents::describe_metrics(registry);
+  // Alone, it has no `serve` that made the directories.
+  TRIMTAB_TRY(make_own_directory(instance.runtime_dir));
+  TRIMTAB_TRY(make_own_directory(instance.shm_dir));
   agents::ClusterBackendOptions options;
   options.config = instance.config;
   options.profile = instance.profile;

@@ -19,20 +19,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* kLockName = "lock";
 
-base::Status make_own_directory(const std::string& path) {
-  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
-    return base::fail(base::Code::kIo, fmt::format("cannot create {}: {}", path, std::strerror(errno)),
-                      "trimtab");
-  struct stat found {};
-  // The names are known to everyone on the machine: what lies there may be another user's, or a link.
-  if (lstat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode) && found.st_uid == geteuid() &&
-      chmod(path.c_str(), 0700) == 0)
-    return {};
-  return base::fail(
-      base::Code::kIo,
-      fmt::format("{} is not a directory of this user; remove it or choose another --port", path), "trimtab");
-}
-
 /// The locked descriptor; -1 when another holds it, or when it vanished meanwhile (`errno` ENOENT).
 int try_lock(const std::string& path, int flags) {
   const int fd = open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -75,6 +61,20 @@ void remove_left_behind(const Instance& instance) {
 }
 
 }  // namespace
+
+base::Status make_own_directory(const std::string& path) {
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
+    return base::fail(base::Code::kIo, fmt::format("cannot create {}: {}", path, std::strerror(errno)),
+                      "trimtab");
+  struct stat found {};
+  // The names are known to everyone on the machine: what lies there may be another user's, or a link.
+  if (lstat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode) && found.st_uid == geteuid() &&
+      chmod(path.c_str(), 0700) == 0)
+    return {};
+  return base::fail(
+      base::Code::kIo,
+      fmt::format("{} is not a directory of this user; remove it or choose another --port", path), "trimtab");
+}
 
 base::Result<Place> Place::take(const Instance& instance) {
   remove_left_behind(instance);

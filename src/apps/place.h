@@ -7,6 +7,9 @@
 
 namespace trimtab::apps {
 
+/// Makes the directory, for this user alone, unless it is there. kIo: it cannot be made, or is another's.
+base::Status make_own_directory(const std::string& path);
+
 /// The two directories where the processes of one instance meet (sockets in /tmp, shared segments in
 /// /dev/shm), held by a lock: two supervisors that start on one port at the same moment would delete each
 /// other's sockets.

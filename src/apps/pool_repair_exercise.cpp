@@ -201,7 +201,12 @@ void add_pool_exercise(CLI::App& pool) {
       "  trimtab pool exercise ... --keep; kill a target; trimtab pool exercise ... --only-read\n\n"
       "For a new fleet before it serves, and to see what losing targets costs. Their keys are no block's of "
       "any\n"
-      "model. Exit code: 0, or 3 when a block was missing or wrong.");
+      "model. It tells of its reads how many were degraded (a data shard was late or gone, and was computed "
+      "from\n"
+      "the others), hedged (one shard more was asked for) and stale (the index promised a block that was "
+      "gone);\n"
+      "of an idle pool that is whole a few may be degraded. Exit code: 0, or 3 when a block was missing or "
+      "wrong.");
   add_fleet_options(*command, options->fleet);
   command->add_option("--blocks", options->blocks, "how many")
       ->check(CLI::Range(1, 10'000'000))

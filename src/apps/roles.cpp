@@ -3,6 +3,7 @@
 
 #include "apps/commands.h"
 #include "apps/gateway_role.h"
+#include "apps/place.h"
 #include "apps/pool_preflight.h"
 #include "apps/signals.h"
 #include "engine/rank.h"
@@ -120,6 +121,8 @@ base::Status run_kv_loader(const Instance& instance, const std::string& socket) 
   loader.writes_all = pool.write == "all";
   loader.kv = instance.profile.kv;
   TRIMTAB_TRY(check_pool(instance, "kv-loader"));
+  // Alone, it has no `serve` that made the directory.
+  if (socket.empty()) TRIMTAB_TRY(make_own_directory(instance.runtime_dir));
   obs::start_log("kv-loader");
   return kv_pool::run_loader(loader, stop_on_signals());
 }
@@ -134,7 +137,7 @@ void add_kv_loader(CLI::App& app) {
       app.add_subcommand("kv-loader",
                          "the KV pool of this machine: shared memory over striped storage\n\n"
                          "  trimtab kv-loader --config cluster.toml                          "
-                         "  # as `trimtab serve` starts it by itself\n"
+                         "  # alone; `trimtab serve` starts its own\n"
                          "  trimtab kv-loader --config cluster.toml --socket /run/kv.sock    "
                          "  # alone, for `trimtab pool --loader`\n\n"
                          "It has started when the socket is there, and says nothing else unless "

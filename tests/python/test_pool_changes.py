@@ -1,6 +1,8 @@
 """A pool whose targets change while a loader serves it: `trimtab pool expand | drain | give-up | replace`, over real processes."""
 import json
 import os
+import pathlib
+import shutil
 import signal
 import subprocess
 import time
@@ -258,3 +260,30 @@ def test_a_pool_in_directories_is_asked_through_its_loader(tmp_path):
         assert str(tmp_path / 'disk3') in second.said and 'in use' in second.said
     finally:
         loader.stop()
+
+
+def test_a_loader_alone_is_found_by_its_configuration(tmp_path):
+    """As its help says: no --socket, and no `serve` that made the directory where sockets lie."""
+    port = free_port()
+    place = pathlib.Path(f'/tmp/trimtab-{os.getuid()}-{port}')
+    assert not place.exists()
+    config = tmp_path / 'cluster.toml'
+    pool = {'memory_bytes': 64 << 20, 'file_bytes': 64 << 20, 'directory': str(tmp_path / 'pool')}
+    config.write_text(toml({'model': {'profile': PROFILE}, 'gateway': {'port': port}, 'pool': pool}))
+    log = tmp_path / 'loader.log'
+    with open(log, 'wb') as out:
+        loader = subprocess.Popen([BINARY, 'kv-loader', '--config', str(config), '--state-dir', str(tmp_path / 'state')], cwd=ROOT,
+                                  stdout=out, stderr=out)
+    try:
+        end = time.monotonic() + 120
+        while not (place / 'kv.sock').exists():
+            assert loader.poll() is None and time.monotonic() < end, log.read_text()
+            time.sleep(0.02)
+        asked = subprocess.run([BINARY, 'pool', 'status', '--config', str(config), '--json'], cwd=ROOT, capture_output=True, text=True,
+                               timeout=120)
+        assert asked.returncode == 0 and json.loads(asked.stdout)['blocks'] == 0, asked.stderr
+        assert place.stat().st_mode & 0o777 == 0o700, 'nobody else may reach the socket'
+    finally:
+        loader.terminate()
+        loader.wait(120)
+        shutil.rmtree(place, ignore_errors=True)

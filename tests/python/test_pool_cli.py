@@ -120,3 +120,11 @@ def test_swap_in_measures_and_chooses():
     assert 'memcpy' in run('swap-in', '--blocks', 16).stdout
     refused('swap-in', '--blocks', 0, names='--blocks')
     refused('swap-in', '--profile', 'no-such-model', names='no-such-model')
+
+
+@pytest.mark.parametrize('typed, names, meant', [(('pool', 'expnd'), 'expnd', 'expand'), (('stauts',), 'stauts', 'status'),
+                                                 (('experts', 'advize'), 'advize', 'advise')])
+def test_a_mistyped_command_is_named_with_what_was_meant(typed, names, meant):
+    done = subprocess.run([BINARY, *typed], capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0 and done.stdout == ''
+    assert f'"{names}"' in done.stderr and f'"{meant}"' in done.stderr
