@@ -7,8 +7,6 @@
 
 namespace trimtab::agents {
 
-using base::operator""_ms;
-
 struct ClusterBackend::Impl {
   Host host;
   template <class... A>
@@ -37,7 +35,8 @@ base::Result<std::unique_ptr<ClusterBackend>> ClusterBackend::start(ClusterBacke
     log.emplace(std::move(*opened));
   }
   if (prefixes == nullptr) {
-    prefixes = std::make_unique<PoolPrefixSource>(options.runtime_dir + "/kv.sock", clock, 50_ms);
+    prefixes = std::make_unique<PoolPrefixSource>(options.runtime_dir + "/kv.sock", clock,
+                                                  base::Nanos{options.config.pool.answer_ms * 1'000'000});
   }
   auto impl = std::make_unique<Impl>(std::move(options), context, clock, metrics, std::move(prefixes),
                                      std::move(*machine), std::move(log));

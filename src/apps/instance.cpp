@@ -10,6 +10,7 @@
 #include "config/profile.h"
 #include "kv/state_slots.h"
 #include "policy/decode/policy.h"
+#include "policy/eviction/policies.h"
 #include "policy/prefill/assignment.h"
 #include "policy/prefill/orders.h"
 
@@ -82,6 +83,15 @@ base::Status check_policies(const model::ClusterConfig& config) {
     return tl::unexpected(order.error());
   if (auto rule = policy::prefill_assignment(config.prefill.assignment); !rule)
     return tl::unexpected(rule.error());
+  if (auto order = eviction::make_policy(config.pool.eviction, {}); !order)
+    return tl::unexpected(order.error());
+  if (config.shadow.decode_policy.empty()) return {};
+  auto shadow = policy::decode_config(config.decode);
+  shadow.policy = config.shadow.decode_policy;
+  if (auto policy = policy::make_decode_policy(shadow); !policy) {
+    policy.error().message.insert(0, "shadow.decode_policy: ");
+    return tl::unexpected(policy.error());
+  }
   return {};
 }
 

@@ -102,7 +102,9 @@ void print_report(const PoolReport& report, bool as_json) {
         "{} of them do not answer{}: what only they hold is not counted here. Start them again, or put empty "
         "ones "
         "in their places (`trimtab pool replace`).\n",
-        dead, dead > report.may_lose ? ", more than may be lost" : "");
+        dead,
+        dead > report.may_lose ? ", more than may be lost"
+                               : fmt::format(", {} more may be lost", report.may_lose - dead));
   // Not in the table, which a terminal cuts.
   for (const PoolReport::Target& target : report.targets)
     if (!target.trouble.empty())

@@ -134,6 +134,7 @@ void read_rest(StrictTable& root, model::ClusterConfig& out) {
     pool.reject("eviction_saves",
                 fmt::format("pool.eviction_saves = \"{}\": blocks or time", out.pool.eviction_saves));
   pool.read("ttl_s", out.pool.ttl_s, 0, 1LL << 32);
+  pool.read("answer_ms", out.pool.answer_ms, 1, 60'000);
   pool.read("write", out.pool.write);
   if (out.pool.write != "ten" && out.pool.write != "all")
     pool.reject("write", fmt::format("pool.write = \"{}\": ten or all", out.pool.write));
@@ -306,6 +307,8 @@ void put_pool(std::string& out, const model::PoolConfig& p) {
       "blocks stored longer ago leave before all others; 0: age alone is no reason");
   put("write", text(p.write),
       "a block is durable with ten shards where targets are dead, or only with all twelve");
+  put("answer_ms", number(p.answer_ms),
+      "how long the gateway, and with it every stream, waits for a prompt's hit; then all of it is computed");
 }
 
 void put_window_state(std::string& out, const model::WindowStateConfig& state) {

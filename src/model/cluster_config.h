@@ -84,6 +84,7 @@ struct PoolConfig {
   std::string eviction_saves = "blocks";  // blocks | time: what hit_density wants most of for the room
   std::string write = "ten";  // ten | all: with how many shards a block is durable when targets are dead
   std::int64_t ttl_s = 0;     // blocks stored longer ago than this leave before all others; 0: never for that
+  std::int64_t answer_ms = 50;  // how long the gateway waits for a hit's length; then the prompt is computed
 };
 
 /// Where window snapshots are kept, in models with sliding-window layers.

@@ -23,7 +23,8 @@ SMALL = {
                 'chunk_tokens_max': 1024, 'kv_blocks': 72},
     'decode': {'groups': 1, 'ranks': 2, 'kv_blocks': 72, 'max_running': 16},
     'vision': {'machines': 1, 'encoders': 1},
-    'pool': {'memory_bytes': 512 << 20, 'file_bytes': 1 << 30},
+    # A busy machine takes its time, and a prompt whose pool has not answered is computed.
+    'pool': {'memory_bytes': 512 << 20, 'file_bytes': 1 << 30, 'answer_ms': 2_000},
 }
 
 

@@ -55,6 +55,8 @@ def test_targets_that_do_not_answer_are_no_whole_pool_also_when_it_holds_nothing
     for dead, code in ((2, 2), (4, 2), (6, 3)):
         fleet.targets[dead].kill()
         fleet.json('status', code=code)
+        if dead == 2:
+            assert '1 of them do not answer, 1 more may be lost' in fleet.run('status').stdout
     assert '3 of them do not answer, more than may be lost' in fleet.run('status').stdout
 
 
