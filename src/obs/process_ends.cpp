@@ -32,12 +32,14 @@ std::string path_in(const std::string& runtime_dir) { return runtime_dir + "/end
 
 }  // namespace
 
-std::string to_words(const ProcessEnd& end) {
-  std::string words = fmt::format("{} {}", end.name, end.how);
+std::string how_it_ended(const ProcessEnd& end) {
+  std::string words = end.how;
   if (end.in_a_row > 1) words += fmt::format(", {} times in a row", end.in_a_row);
   if (!end.said.empty()) words += fmt::format("; {} says: {}", end.log, end.said);
   return words;
 }
+
+std::string to_words(const ProcessEnd& end) { return end.name + " " + how_it_ended(end); }
 
 bool is_alarming(const ProcessEnd& end, base::Nanos now) {
   if (end.started_ns == 0) return true;

@@ -27,7 +27,9 @@ struct ProcessEnd {
 /// A process that has run for so long is over whatever ended it at its start.
 inline constexpr base::Nanos kHealthyAfter{30'000'000'000};
 
-/// "kv-loader exited with 1, 3 times in a row; /logs/kv-loader.log says: no such directory".
+/// "exited with 1, 3 times in a row; /logs/kv-loader.log says: no such directory"; `to_words` puts the name
+/// before.
+std::string how_it_ended(const ProcessEnd& end);
 std::string to_words(const ProcessEnd& end);
 /// It does not run, or comes up only to end again.
 bool is_alarming(const ProcessEnd& end, base::Nanos now);

@@ -160,7 +160,7 @@ class Runner {
     end.in_a_row = clock_.now() - life.started < options_.watch.healthy_after ? end.in_a_row + 1 : 1;
     end.started_ns = 0;
     tell_ends();
-    on_change_(spec.name, obs::to_words(end).substr(spec.name.size() + 1));
+    on_change_(spec.name, obs::how_it_ended(end));
   }
 
   void tell_ends() {

@@ -27,11 +27,16 @@ def pool(system):
     return until(lambda: system.status()['pool'], 'the pool never answers', 90)
 
 
+def wait_durable(system):
+    """Until what the ranks have given to the pool is; they give it behind an answer, so first `wait_idle`."""
+    until(lambda: pool(system)['dirty_entries'] == 0, lambda: f'blocks never became durable: {pool(system)}')
+
+
 def store(system, text):
     """An answer whose prompt's blocks are durable afterwards."""
     record = complete(system, text)
     system.wait_idle()
-    until(lambda: pool(system)['dirty_entries'] == 0, lambda: f'blocks never became durable: {pool(system)}')
+    wait_durable(system)
     return record
 
 
@@ -43,13 +48,19 @@ def loader_of(system):
     return None
 
 
-def kill_loader(system):
-    """SIGKILL; returns when its successor answers, its memory is empty, and its targets have told it of all the blocks that it had."""
-    blocks, pid = pool(system)['file_entries'], until(lambda: loader_of(system), 'there is no loader')
+def replace_loader(system):
+    """SIGKILL; returns when its successor answers and its memory is empty."""
+    pid = until(lambda: loader_of(system), 'there is no loader')
     os.kill(pid, 9)
     until(lambda: loader_of(system) not in (None, pid), 'no loader was started anew')
-    until(lambda: (seen := pool(system))['match_requests'] == 0 and seen['file_entries'] >= blocks,
-          lambda: f'the new loader does not answer, or lacks some of {blocks} blocks: {pool(system)}')
+    until(lambda: pool(system)['match_requests'] == 0, lambda: f'the new loader does not answer: {pool(system)}')
+
+
+def kill_loader(system):
+    """Replaces it; returns when its targets have told the new one of all the blocks that it had."""
+    blocks = pool(system)['file_entries']
+    replace_loader(system)
+    until(lambda: pool(system)['file_entries'] >= blocks, lambda: f'the new loader lacks some of {blocks} blocks: {pool(system)}')
 
 
 def loader_socket(system):

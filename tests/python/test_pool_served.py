@@ -10,6 +10,8 @@ import subprocess
 
 import pytest
 
+import pool_system
+from pool_system import loader_of, loader_socket, pool, replace_loader, reusable, wait_durable
 from served import BINARY, MODEL, NAME, Served, free_port, until
 
 pytestmark = pytest.mark.skipif(not MODEL, reason='needs the SmolLM2 GGUF: ./test sets TRIMTAB_MODEL')
@@ -18,25 +20,12 @@ PROMPT = 'Tell me about the history of the sea, one age after another. ' * 50
 
 
 def complete(system, prompt=PROMPT, tokens=24):
-    """One greedy answer; returns its debug record."""
-    done = system.openai().chat.completions.create(model=NAME, messages=[{'role': 'user', 'content': prompt}], max_tokens=tokens,
-                                                   temperature=0)
-    return system.record(done.id)
+    return pool_system.complete(system, prompt, tokens)
 
 
 def same_answer(first, second):
     assert second['tokens'] == first['tokens']
     assert second['checksums'] == first['checksums'] and len(second['checksums']) == len(second['tokens']) > 0
-
-
-def reusable(record):
-    """Tokens of the prompt in full blocks; its last token is always computed."""
-    return (record['summary']['prompt_tokens'] - 1) // 128 * 128
-
-
-def pool(system):
-    """The loader's counters. One that is busy or starting is asked again."""
-    return until(lambda: system.status()['pool'], 'the pool never answers')
 
 
 def wait_whole(system):
@@ -45,7 +34,7 @@ def wait_whole(system):
     wait_durable(system)
 
     def report():
-        asked = [BINARY, 'pool', 'status', '--json', '--loader', f'/tmp/trimtab-{os.getuid()}-{system.port}/kv.sock']
+        asked = [BINARY, 'pool', 'status', '--json', '--loader', loader_socket(system)]
         done = subprocess.run(asked, capture_output=True, text=True, timeout=120)
         return json.loads(done.stdout) if done.stdout else {'blocks': 0}
     until(lambda: (seen := report())['blocks'] == seen.get('whole') and seen['blocks'] > 0 and seen['repairs_waiting'] == 0, report, 120)
@@ -66,11 +55,6 @@ def read_again(system, first):
     return until(ask, 'the pool is never read again', 120)
 
 
-def wait_durable(system):
-    """Until what the ranks have given to the pool is; they give it behind an answer, so first `wait_idle`."""
-    until(lambda: pool(system).get('dirty_entries') == 0, lambda: f'blocks never became durable: {pool(system)}')
-
-
 def children_of(pid):
     """All processes below `pid`, with the command each was started by."""
     found = {}
@@ -79,18 +63,6 @@ def children_of(pid):
             found[int(child)] = pathlib.Path(f'/proc/{child}/cmdline').read_text().replace('\0', ' ')
             found |= children_of(int(child))
     return found
-
-
-def loader_of(system):
-    return next((pid for pid, line in children_of(system.process.pid).items() if ' kv-loader ' in line), None)
-
-
-def kill_loader(system):
-    """SIGKILL; returns when its successor answers and its memory is empty."""
-    pid = until(lambda: loader_of(system), 'there is no loader')
-    os.kill(pid, signal.SIGKILL)
-    until(lambda: loader_of(system) not in (None, pid), 'no loader was started anew')
-    until(lambda: pool(system).get('match_requests') == 0, lambda: f'the new loader does not answer: {pool(system)}')
 
 
 def metric(system, name):
@@ -193,13 +165,13 @@ def test_directories_are_lost_and_damaged_and_no_answer_changes(tmp_path):
         for place in places[:2]:
             wipe(place)
         same_answer(first, complete(system))
-        kill_loader(system)
+        replace_loader(system)
         read_again(system, first)
         # Whether a read comes before the mending, and is a degraded one, is chance.
         until(lambda: pool(system)['shards_repaired'] > 0, lambda: f'nothing was written again: {pool(system)}')
         wait_whole(system)  # a block may lose two shards, not four
         assert sum(flip_bits(place) for place in places[3:5]) > 0
-        kill_loader(system)
+        replace_loader(system)
         read_again(system, first)
         until(lambda: pool(system)['shards_bad'] > 0 and pool(system)['shards_repaired'] > 0, lambda: f'no bad shard seen: {pool(system)}')
         until(lambda: (metric(system, 'trimtab_pool_shards_bad') or 0) > 0, 'the metrics do not show the bad shards')
@@ -244,14 +216,14 @@ def test_other_machines_keep_the_blocks_and_two_of_them_die(tmp_path):
             wait_whole(system)
             for index in (2, 9):
                 targets.kill(index)
-            kill_loader(system)
+            replace_loader(system)
             read_again(system, first)
             assert pool(system)['gets_file'] > 0
             until(lambda: pool(system)['targets_dead'] == 2, lambda: f'the dead are not seen: {pool(system)}')
             assert any('2 of the' in alarm and '12 targets' in alarm for alarm in system.status()['alarms'])
             # With a third one dead nothing is readable, and so nothing is promised: a miss at once, not a read that fails.
             targets.kill(5)
-            kill_loader(system)
+            replace_loader(system)
             missed = complete(system)
             assert missed['hit']['outcome'] == 'miss' and missed['hit']['promised_tokens'] == 0
             same_answer(first, missed)

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -27,6 +28,13 @@ void SendQueue::push(Header header, std::span<const std::byte> content, std::uin
   header.length = content.size();
   header.content_checksum = content.empty() ? 0 : base::checksum(content);
   frames_.push_back({pack(header, frame_number_++), content, token, std::move(owned), 0});
+}
+
+void SendQueue::push_copy(Header header, std::span<const std::byte> content, std::uint64_t token) {
+  auto owned = std::make_unique_for_overwrite<std::byte[]>(content.size());
+  std::copy(content.begin(), content.end(), owned.get());
+  const std::span<const std::byte> copy(owned.get(), content.size());
+  push(header, copy, token, std::move(owned));
 }
 
 /// Small frames together, a large one alone, since one flag covers the whole call.

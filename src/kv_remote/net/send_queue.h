@@ -47,6 +47,8 @@ class SendQueue {
   /// frame and is freed when it is released.
   void push(Header header, std::span<const std::byte> content = {}, std::uint64_t token = 0,
             std::unique_ptr<std::byte[]> owned = nullptr);
+  /// The same for content that stays nowhere: a copy goes with the frame.
+  void push_copy(Header header, std::span<const std::byte> content, std::uint64_t token = 0);
   /// Sends what the socket takes; false when the connection is broken (errno says why).
   bool flush();
   /// Reads what the kernel says about zero copies. To be called on EPOLLERR and before `released`.

@@ -104,12 +104,8 @@ bool TargetServer::greet(Connection& connection, const Header& header) {
   Header answer;
   if (!why.empty()) {
     ++stats_.refused;
-    const auto reason = encode_text(why);
-    auto owned = std::make_unique_for_overwrite<std::byte[]>(reason.size());
-    std::copy(reason.begin(), reason.end(), owned.get());
-    const std::span<const std::byte> content(owned.get(), reason.size());
     answer.kind = Kind::kRefused;
-    connection.out.push(answer, content, 0, std::move(owned));
+    connection.out.push_copy(answer, encode_text(why));
     connection.ending = true;
     return true;
   }
@@ -126,12 +122,8 @@ bool TargetServer::greet(Connection& connection, const Header& header) {
   welcome.credit_bytes = options_.credit_bytes;
   welcome.credit_requests = options_.credit_requests;
   welcome.durable = target_.durable();
-  const auto bytes = base::encode(welcome);
-  auto owned = std::make_unique_for_overwrite<std::byte[]>(bytes.size());
-  std::copy(bytes.begin(), bytes.end(), owned.get());
-  const std::span<const std::byte> content(owned.get(), bytes.size());
   answer.kind = Kind::kWelcome;
-  connection.out.push(answer, content, 0, std::move(owned));
+  connection.out.push_copy(answer, base::encode(welcome));
   return true;
 }
 
@@ -196,11 +188,8 @@ bool TargetServer::question(Connection& connection, const Header& header) {
     bytes = changes ? encode(ChangesAnswer{*changes, condition_of(target_)})
                     : encode_text(changes.error().message);
   }
-  auto owned = std::make_unique_for_overwrite<std::byte[]>(bytes.size());
-  std::copy(bytes.begin(), bytes.end(), owned.get());
-  const std::span<const std::byte> content(owned.get(), bytes.size());
   connection.questions.insert(++connection.last_token);
-  connection.out.push(answer, content, connection.last_token, std::move(owned));
+  connection.out.push_copy(answer, bytes, connection.last_token);
   connection.control.clear();
   return true;
 }

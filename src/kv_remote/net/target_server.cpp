@@ -186,16 +186,12 @@ void TargetServer::answer(Pending pending, const kv_target::Completion& completi
   header.tag = pending.question.tag;
   header.outcome = completion.outcome;
   header.bytes = completion.bytes;
-  std::span<const std::byte> content;
-  if (pending.question.kind == Kind::kRead && completion.outcome == kv_target::Outcome::kDone)
-    content = {pending.memory.get(), completion.bytes};
-  if (pending.question.kind == Kind::kWrite && says_why(completion.outcome)) {
-    const auto why = base::encode(condition_of(target_));
-    pending.memory = std::make_unique_for_overwrite<std::byte[]>(why.size());
-    std::copy(why.begin(), why.end(), pending.memory.get());
-    content = {pending.memory.get(), why.size()};
-  }
   connection.costs.emplace(++connection.last_token, pending.cost_bytes);
+  if (pending.question.kind == Kind::kWrite && says_why(completion.outcome))
+    return connection.out.push_copy(header, base::encode(condition_of(target_)), connection.last_token);
+  const bool has_content =
+      pending.question.kind == Kind::kRead && completion.outcome == kv_target::Outcome::kDone;
+  const std::span<const std::byte> content(pending.memory.get(), has_content ? completion.bytes : 0);
   connection.out.push(header, content, connection.last_token, std::move(pending.memory));
 }
 
